@@ -18,6 +18,7 @@ PUBLIC struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c)
 		return fail_null(err);
 	}
 	ch->ibv.context = c;
+	publish(&ch->life);
 	start_channel_idle(&ch->idle, &((struct device *)c->device)->sr.idle);
 	return &ch->ibv;
 }
@@ -25,6 +26,10 @@ PUBLIC struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c)
 PUBLIC int ibv_destroy_comp_channel(struct ibv_comp_channel *v)
 {
 	struct comp_channel *ch = (struct comp_channel *)v;
+	if (inherited(&ch->life) && !ch->ibv.refcnt) {
+		close_copy(&ch->ibv.fd);
+		return 0;
+	}
 	int err = begin_destroy(&ch->life);
 	if (err)
 		return fail(err);
@@ -65,7 +70,7 @@ static int take_event(struct comp_channel *ch)
 	uint32_t context = to_context(ch->ibv.context)->handle;
 	int slept = 0;
 	int64_t began = 0;
-	if (engine_missing())
+	if (inherited(&ch->life))
 		return minus_one(ENODEV);
 	if (event_pending(ch)) {
 		asked_for_event(&ch->idle, 1);

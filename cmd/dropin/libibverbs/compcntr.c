@@ -62,6 +62,7 @@ struct comp_cntr *create_comp_cntr(struct ibv_context *c, struct comp_cntr_init_
 		return fail_null(err);
 	}
 	cntr->context = cntr->made_by = c;
+	publish(&cntr->life);
 	return cntr;
 }
 
@@ -77,10 +78,10 @@ int destroy_comp_cntr(struct comp_cntr *cntr)
 	return 0;
 }
 
-// change sets a value, or adds to it. In a child after fork there are no counters.
-static int change(uint64_t *value, uint64_t n, int add)
+// change sets a value of a counter, or adds to it.
+static int change(struct comp_cntr *cntr, uint64_t *value, uint64_t n, int add)
 {
-	if (engine_missing())
+	if (inherited(&cntr->life))
 		return fail(ENODEV);
 	if (add)
 		__atomic_add_fetch(value, n, __ATOMIC_SEQ_CST);
@@ -89,10 +90,10 @@ static int change(uint64_t *value, uint64_t n, int add)
 	return 0;
 }
 
-int set_comp_cntr(struct comp_cntr *cntr, uint64_t value) { return change(&cntr->count, value, 0); }
-int set_err_comp_cntr(struct comp_cntr *cntr, uint64_t value) { return change(&cntr->errors, value, 0); }
-int inc_comp_cntr(struct comp_cntr *cntr, uint64_t amount) { return change(&cntr->count, amount, 1); }
-int inc_err_comp_cntr(struct comp_cntr *cntr, uint64_t amount) { return change(&cntr->errors, amount, 1); }
+int set_comp_cntr(struct comp_cntr *cntr, uint64_t value) { return change(cntr, &cntr->count, value, 0); }
+int set_err_comp_cntr(struct comp_cntr *cntr, uint64_t value) { return change(cntr, &cntr->errors, value, 0); }
+int inc_comp_cntr(struct comp_cntr *cntr, uint64_t amount) { return change(cntr, &cntr->count, amount, 1); }
+int inc_err_comp_cntr(struct comp_cntr *cntr, uint64_t amount) { return change(cntr, &cntr->errors, amount, 1); }
 
 int read_comp_cntr(struct comp_cntr *cntr, uint64_t *value)
 {

@@ -5,7 +5,7 @@ PUBLIC void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n)
 {
 	if (!n)
 		return;
-	count_ack(&cq->mutex, &cq->cond, &cq->comp_events_completed, n);
+	count_ack(&((struct cq *)cq)->life, &cq->mutex, &cq->cond, &cq->comp_events_completed, n);
 }
 
 static struct cq *create_cq(struct ibv_context *c, int cqe, void *cq_context, struct ibv_comp_channel *ch, uint32_t vector,

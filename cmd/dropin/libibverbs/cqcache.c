@@ -18,6 +18,8 @@ void pair_cqs(struct ibv_cq *a, struct ibv_cq *b)
 	pthread_mutex_unlock(&pair_mutex);
 }
 
+void unlock_pairs(void) { pthread_mutex_init(&pair_mutex, NULL); }
+
 void unpair_cq(struct cq *q)
 {
 	pthread_mutex_lock(&pair_mutex);
@@ -78,10 +80,10 @@ int refill(struct cq *q, enum idle_action *p)
 // poll takes completions from the CQ and the engine.
 static __attribute__((noinline)) int poll(struct cq *q, int n, struct ibv_wc *wc)
 {
-	int k = 0, err = engine_missing();
+	int k = 0, err = 0;
 	enum idle_action p = NONE;
-	if (err)
-		return minus_one(err);
+	if (inherited(&q->life))
+		return minus_one(ENODEV);
 	pthread_mutex_lock(&q->lock);
 	while (k < n && !err) {
 		if (q->at == q->n) {
@@ -156,7 +158,7 @@ void drop_completions(struct ibv_cq *cq, uint32_t qp_num)
 {
 	struct cq *q = (struct cq *)cq;
 	int n = 0;
-	lock(&q->lock);
+	lock(&q->life, &q->lock);
 	for (int i = q->at; i < q->n; i++) {
 		if (q->wc[i].qp_num == qp_num)
 			continue;
@@ -165,5 +167,5 @@ void drop_completions(struct ibv_cq *cq, uint32_t qp_num)
 	}
 	__atomic_store_n(&q->at, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&q->n, n, __ATOMIC_RELAXED);
-	unlock(&q->lock);
+	unlock(&q->life, &q->lock);
 }

@@ -5,9 +5,7 @@
 static int current(struct cq *q, enum idle_action *p)
 {
 	if (q->at == q->n) {
-		int err = engine_missing();
-		if (!err)
-			err = refill(q, p);
+		int err = inherited(&q->life) ? ENODEV : refill(q, p);
 		if (err)
 			return err;
 		if (q->at == q->n)
@@ -26,10 +24,10 @@ static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 		return EINVAL;
 	if (nothing_to_poll(q))
 		return ENOENT;
-	lock(&q->lock);
+	lock(&q->life, &q->lock);
 	int err = current(q, &p);
 	if (err) {
-		unlock(&q->lock);
+		unlock(&q->life, &q->lock);
 		idle(q, p);
 	}
 	return err;
@@ -54,7 +52,7 @@ static void end_poll(struct ibv_cq_ex *cq)
 	struct cq *q = (struct cq *)cq;
 	if (q->at < q->n)
 		step(q);
-	unlock(&q->lock);
+	unlock(&q->life, &q->lock);
 }
 
 #define WC(cq) (&((struct cq *)(cq))->wc[((struct cq *)(cq))->at])

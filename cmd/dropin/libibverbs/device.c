@@ -27,7 +27,7 @@ PUBLIC const char *ibv_get_device_name(struct ibv_device *d) { return d->name; }
 PUBLIC __be64 ibv_get_device_guid(struct ibv_device *d) { return ((struct device *)d)->sr.guid; }
 PUBLIC int ibv_get_device_index(struct ibv_device *d) { return ((struct device *)d)->index; }
 
-// describe_device stores a device's attributes, which do not change. After fork, a child can still
+// describe_device stores a device's attributes, which do not change. After fork, a child can
 // query them in a context of its parent.
 static int describe_device(struct device *d)
 {
@@ -51,7 +51,9 @@ PUBLIC struct ibv_context *ibv_open_device(struct ibv_device *d)
 		return NULL;
 	struct ibv_context *v = &c->ex.context;
 	c->dev = ((struct device *)d)->index;
-	int err = describe_device((struct device *)d);
+	int err = front_load(); // a child may have the parent's list of devices
+	if (!err)
+		err = describe_device((struct device *)d);
 	if (!err)
 		err = engine->open_context(c->dev, &c->handle, &v->async_fd);
 	// Programs may read its flags or poll it. It is never readable.
@@ -69,12 +71,18 @@ PUBLIC struct ibv_context *ibv_open_device(struct ibv_device *d)
 	pthread_mutex_init(&v->mutex, NULL);
 	c->ex.sz = sizeof c->ex;
 	context_ops(c);
+	publish(&c->life);
 	return v;
 }
 
 PUBLIC int ibv_close_device(struct ibv_context *v)
 {
 	struct context *c = to_context(v);
+	if (inherited(&c->life)) {
+		close_copy(&v->cmd_fd);
+		close_copy(&v->async_fd);
+		return 0;
+	}
 	int err = begin_destroy(&c->life);
 	if (err)
 		return minus_one(err);
@@ -268,7 +276,7 @@ PUBLIC int ibv_get_async_event(struct ibv_context *c, struct ibv_async_event *ev
 {
 	for (;;) {
 		struct sr_async_event e;
-		if (engine_missing())
+		if (inherited(&to_context(c)->life))
 			return minus_one(ENODEV);
 		if (read_event(c->async_fd))
 			return -1;
@@ -301,9 +309,9 @@ PUBLIC int ibv_get_async_event(struct ibv_context *c, struct ibv_async_event *ev
 	}
 }
 
-void count_ack(pthread_mutex_t *m, pthread_cond_t *cond, uint32_t *count, unsigned int n)
+void count_ack(const struct life *life, pthread_mutex_t *m, pthread_cond_t *cond, uint32_t *count, unsigned int n)
 {
-	if (engine_missing()) // no thread waits
+	if (inherited(life)) // no thread waits
 		return;
 	pthread_mutex_lock(m);
 	*count += n;
@@ -339,13 +347,13 @@ PUBLIC void ibv_ack_async_event(struct ibv_async_event *e)
 	switch (e->event_type) {
 	case IBV_EVENT_CQ_ERR: {
 		struct ibv_cq *cq = e->element.cq;
-		count_ack(&cq->mutex, &cq->cond, &cq->async_events_completed, 1);
+		count_ack(&((struct cq *)cq)->life, &cq->mutex, &cq->cond, &cq->async_events_completed, 1);
 		break;
 	}
 	case IBV_EVENT_SRQ_ERR:
 	case IBV_EVENT_SRQ_LIMIT_REACHED: {
 		struct ibv_srq *srq = e->element.srq;
-		count_ack(&srq->mutex, &srq->cond, &srq->events_completed, 1);
+		count_ack(&((struct srq *)srq)->life, &srq->mutex, &srq->cond, &srq->events_completed, 1);
 		break;
 	}
 	case IBV_EVENT_QP_FATAL:
@@ -357,7 +365,7 @@ PUBLIC void ibv_ack_async_event(struct ibv_async_event *e)
 	case IBV_EVENT_PATH_MIG_ERR:
 	case IBV_EVENT_QP_LAST_WQE_REACHED: {
 		struct ibv_qp *qp = e->element.qp;
-		count_ack(&qp->mutex, &qp->cond, &qp->events_completed, 1);
+		count_ack(&((struct qp *)qp)->life, &qp->mutex, &qp->cond, &qp->events_completed, 1);
 		break;
 	}
 	default:; // an event of a port or the device

@@ -4,8 +4,6 @@
 
 #define NO_USERS (INT_MIN / 2) // the value of users while the memory is freed
 
-static size_t used[SR_MAX_DEVICES]; // bytes allocated of each device
-
 // in reports whether a range is in device memory and consists of whole words of 4 bytes. Devices
 // with such memory require that.
 static int in(struct dm *dm, uint64_t offset, size_t length)
@@ -35,6 +33,8 @@ struct ibv_dm *alloc_dm(struct ibv_context *c, struct ibv_alloc_dm_attr *attr)
 {
 	if (attr->comp_mask || !attr->length || attr->length > MAX_DM_SIZE || attr->log_align_req > 18)
 		return fail_null(EINVAL);
+	if (inherited(&to_context(c)->life))
+		return fail_null(ENODEV);
 	struct dm *d = calloc(1, sizeof *d);
 	size_t align = (size_t)1 << (attr->log_align_req < 6 ? 6 : attr->log_align_req);
 	if (!d || !(d->memory = aligned_alloc(align, (attr->length + align - 1) / align * align))) {
@@ -43,8 +43,8 @@ struct ibv_dm *alloc_dm(struct ibv_context *c, struct ibv_alloc_dm_attr *attr)
 	}
 	d->dev = to_context(c)->dev;
 	d->length = attr->length;
-	if (__atomic_add_fetch(&used[d->dev], d->length, __ATOMIC_RELAXED) > MAX_DM_SIZE) {
-		__atomic_sub_fetch(&used[d->dev], d->length, __ATOMIC_RELAXED);
+	if (__atomic_add_fetch(&devices[d->dev].dm_used, d->length, __ATOMIC_RELAXED) > MAX_DM_SIZE) {
+		__atomic_sub_fetch(&devices[d->dev].dm_used, d->length, __ATOMIC_RELAXED);
 		free(d->memory);
 		free(d);
 		return fail_null(ENOMEM);
@@ -53,6 +53,7 @@ struct ibv_dm *alloc_dm(struct ibv_context *c, struct ibv_alloc_dm_attr *attr)
 	d->ibv.context = c;
 	d->ibv.memcpy_to_dm = memcpy_to_dm;
 	d->ibv.memcpy_from_dm = memcpy_from_dm;
+	publish(&d->life);
 	return &d->ibv;
 }
 
@@ -64,7 +65,7 @@ int free_dm(struct ibv_dm *dm)
 		return fail(err);
 	if (!__atomic_compare_exchange_n(&d->users, &none, NO_USERS, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		return fail(undo_destroy(&d->life, EBUSY));
-	__atomic_sub_fetch(&used[d->dev], d->length, __ATOMIC_RELAXED);
+	__atomic_sub_fetch(&devices[d->dev].dm_used, d->length, __ATOMIC_RELAXED);
 	free(d->memory);
 	end_destroy(&d->life, d);
 	return 0;

@@ -62,6 +62,7 @@ struct ibv_flow *create_flow(struct ibv_qp *qp, struct ibv_flow_attr *a)
 		return fail_null(err);
 	}
 	f->context = ((struct flow *)f)->made_by = qp->context;
+	publish(&((struct flow *)f)->life);
 	return f;
 }
 

@@ -32,7 +32,7 @@ enum { WR_FLUSH = 14, WR_ATOMIC_WRITE = 15, QP_EX_WITH_FLUSH = 1 << 11, ODP_SUPP
 // structures that older ones do not have.
 #define EXPORTED(name) __asm__(#name)
 
-// The engine's functions. Each returns ENODEV before front_load has succeeded, and in a child after
+// The engine's functions. Each returns ENODEV before front_load has succeeded, also in a child after
 // fork. A thread is attached to the engine at its first call.
 extern const struct sr_engine *current_engine;
 #define engine attached_engine()
@@ -52,14 +52,21 @@ static inline const struct sr_engine *attached_engine(void)
 // within_limits reports whether the process may have what the engine takes (limits.c).
 int within_limits(void);
 
+// load_copy loads a copy of the engine's file, for a child after fork (copy.c). It returns the
+// library, or NULL after it has printed why.
+void *load_copy(const char *path);
+
 // front_load loads the engine once and opens the devices. It returns 0 or an errno. libibverbs.so.1
 // exports it for librdmacm.so.1, with the version SOFTRNIC_1.
 PUBLIC int front_load(void);
 // front_engine returns the value of engine. It is exported like front_load.
 PUBLIC const struct sr_engine *front_engine(void);
 
-// engine_missing returns ENODEV if there is no engine, as in a child after fork. Otherwise it
-// returns 0. The child shares the parent's descriptors and must not read them.
+// The number of processes with an engine from which this one descends by fork. It is exported like
+// front_load.
+PUBLIC extern unsigned int front_generation;
+
+// engine_missing returns ENODEV if there is no engine. Otherwise it returns 0.
 static inline int engine_missing(void) { return current_engine->version ? 0 : ENODEV; }
 
 #include "life.h"
@@ -78,7 +85,8 @@ struct device {
 	struct ibv_device ibv;
 	struct sr_device sr;
 	int index;
-	int described; // attr and ex are known
+	int described;  // attr and ex are known
+	size_t dm_used; // bytes of device memory allocated
 	struct sr_device_attr attr;
 	struct sr_device_attr_ex ex;
 	// Zeros for providers that read beyond struct ibv_device. mlx5dv and efadv do so to find out
@@ -269,7 +277,7 @@ static inline void *fail_null(int err)
 }
 
 // count_ack counts acknowledgements of events.
-void count_ack(pthread_mutex_t *m, pthread_cond_t *cond, uint32_t *count, unsigned int n);
+void count_ack(const struct life *life, pthread_mutex_t *m, pthread_cond_t *cond, uint32_t *count, unsigned int n);
 // wait_acked waits until the program has acknowledged all events of an object that is being
 // destroyed. If the thread is cancelled meanwhile, the program can destroy the object again.
 void wait_acked(struct life *life, pthread_mutex_t *m, pthread_cond_t *cond, uint32_t *acknowledged, uint32_t *given);
@@ -293,6 +301,8 @@ void taken_with_post(struct qp *qp, struct cq *cq, int got);
 // pair_cqs pairs the two CQs of a QP. One thread often polls both. A call of the engine for one
 // then takes completions of the other too.
 void pair_cqs(struct ibv_cq *a, struct ibv_cq *b);
+// unlock_pairs makes it possible to pair CQs in a child after fork.
+void unlock_pairs(void);
 // drop_completions removes the completions of a QP that were taken from the engine and not yet
 // polled. The QP is in RESET.
 void drop_completions(struct ibv_cq *cq, uint32_t qp_num);

@@ -1,6 +1,9 @@
-// The destruction of objects of libibverbs.so.1 and librdmacm.so.1, and the use of their locks in a
-// child after fork. A file that includes this header defines engine_missing, which reports whether
-// the process is such a child.
+// The life of objects of libibverbs.so.1 and librdmacm.so.1. A file that includes this header
+// declares front_generation, the number of this process.
+//
+// A child after fork has copies of its parent's objects. The engine of the child, if it has one,
+// does not know their handles. Threads that the child does not have may have held their locks, and
+// may have waited for them. Their descriptors are shared with the parent, and are not read.
 //
 // No lock is held at a cancellation point (pthreads(7) lists them). The engine's functions are not
 // cancellation points, because Go makes its system calls directly.
@@ -12,20 +15,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-// lock locks a mutex. In a child after fork it does nothing: a thread of the parent may have held
-// the mutex, and the child does not have that thread.
-static inline void lock(pthread_mutex_t *m)
-{
-	if (!engine_missing())
-		pthread_mutex_lock(m);
-}
-
-static inline void unlock(pthread_mutex_t *m)
-{
-	if (!engine_missing())
-		pthread_mutex_unlock(m);
-}
 
 // forbid_cancel and allow_cancel enclose code that must not be cancelled.
 static inline int forbid_cancel(void)
@@ -40,19 +29,52 @@ static inline void allow_cancel(int before) { pthread_setcancelstate(before, &be
 // The state of an object. If several threads destroy the object at once, only one succeeds.
 struct life {
 	int state;
+	unsigned int generation; // of the process that has created the object
 };
 
 enum { ALIVE, DESTROYING, GONE };
 
-// publish and acquire order an object's initialization before its use by a thread that takes one of
-// its events from the engine.
-static inline void publish(struct life *l) { __atomic_store_n(&l->state, ALIVE, __ATOMIC_RELEASE); }
+// publish begins an object's life. publish and acquire order its initialization before its use by a
+// thread that takes one of its events from the engine.
+static inline void publish(struct life *l)
+{
+	l->generation = front_generation;
+	__atomic_store_n(&l->state, ALIVE, __ATOMIC_RELEASE);
+}
+
 static inline void acquire(struct life *l) { (void)__atomic_load_n(&l->state, __ATOMIC_ACQUIRE); }
 
+// inherited reports whether an object is the copy of one of an earlier process.
+static inline int inherited(const struct life *l) { return l->generation != front_generation; }
+
+// lock locks a mutex of an object, unless it is inherited.
+static inline void lock(const struct life *l, pthread_mutex_t *m)
+{
+	if (!inherited(l))
+		pthread_mutex_lock(m);
+}
+
+static inline void unlock(const struct life *l, pthread_mutex_t *m)
+{
+	if (!inherited(l))
+		pthread_mutex_unlock(m);
+}
+
+// close_copy closes a descriptor of an inherited object. The parent's remains open.
+static inline void close_copy(int *fd)
+{
+	int before = forbid_cancel(), copy = __atomic_exchange_n(fd, -1, __ATOMIC_RELAXED);
+	if (copy >= 0)
+		close(copy);
+	allow_cancel(before);
+}
+
 // begin_destroy returns 0 to the thread that may destroy an object. Others get the kernel's errors:
-// EBUSY, and later ENOENT.
+// EBUSY, and later ENOENT. For an inherited object it returns ENODEV.
 static inline int begin_destroy(struct life *l)
 {
+	if (inherited(l))
+		return ENODEV;
 	int was = ALIVE;
 	if (__atomic_compare_exchange_n(&l->state, &was, DESTROYING, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		return 0;

@@ -1,5 +1,9 @@
 // Loading of the engine. The first call that needs the engine loads it. Programs that never use
 // RDMA, or that fork before they use it, have none of the engine's threads.
+//
+// Go's runtime does not survive fork, as the child does not have its threads. The first call of the
+// child that needs an engine loads another (copy.c). The parent's remains in the child's memory,
+// and is not used.
 #include "front.h"
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -11,9 +15,8 @@
 
 static int no_device(void) { return ENODEV; }
 
-// The functions of a process without an engine: before front_load, and in a child after fork, which
-// does not have the engine's threads. One function without parameters can stand for each of them.
-// All functions of the engine return an int, and the caller cleans up the arguments.
+// The functions of a process without an engine: before front_load, also in a child after fork. One
+// function without parameters can stand for each of them. All functions of the engine return an int, and the caller cleans up the arguments.
 static struct sr_engine no_engine;
 
 __attribute__((constructor)) static void fill_no_engine(void)
@@ -27,14 +30,16 @@ __attribute__((constructor)) static void fill_no_engine(void)
 const struct sr_engine *current_engine = &no_engine;
 const struct sr_engine *front_engine(void) { return attached_engine(); }
 
+unsigned int front_generation;
+
 struct device devices[SR_MAX_DEVICES];
 int device_count;
 
 // Held while the engine is loaded, which may take as long as the start of a hub. A fork in another
 // thread waits for it, so that no child has a half-loaded engine. A signal handler that has
-// interrupted the loading thread does not wait when it forks: its child has no engine.
+// interrupted the loading thread does not wait when it forks: its child never has an engine.
 static pthread_mutex_t load_mutex = PTHREAD_MUTEX_INITIALIZER;
-static int loaded, forked;
+static int loaded, failed, interrupted;
 static __thread int loading __attribute__((tls_model("initial-exec")));
 
 static void lock_before_fork(void)
@@ -49,14 +54,19 @@ static void unlock_in_parent(void)
 		pthread_mutex_unlock(&load_mutex);
 }
 
+// Only one thread is attached at a time; see attach.
+static pthread_mutex_t attach_mutex = PTHREAD_MUTEX_INITIALIZER;
+
 static void drop_engine_in_child(void)
 {
-	if (loaded || loading) {
-		forked = 1;
-		current_engine = &no_engine;
-	}
+	interrupted |= loading;
+	front_generation += loaded || loading;
+	loaded = failed = loading = 0;
+	current_engine = &no_engine;
+	thread_state = 0;
 	pthread_mutex_init(&load_mutex, NULL);
-	loading = 0;
+	pthread_mutex_init(&attach_mutex, NULL);
+	unlock_pairs();
 }
 
 __attribute__((constructor)) static void add_fork_handlers(void)
@@ -67,7 +77,12 @@ __attribute__((constructor)) static void add_fork_handlers(void)
 __thread int thread_state;
 static pthread_key_t thread_key;
 
-static void detach_thread(void *v) { (void)v; current_engine->thread(-1); }
+static void detach_thread(void *v)
+{
+	(void)v;
+	if (thread_state == COUNTED) // not if only an engine before fork has counted it
+		current_engine->thread(-1);
+}
 
 // This key is created before Go's key, so that its destructor runs first: Go's destructor detaches
 // the thread.
@@ -81,15 +96,14 @@ __attribute__((constructor)) static void create_key(void) { pthread_key_create(&
 // the lock with which threads are created. If Go must create a thread to go on, nothing would end.
 static void attach(const struct sr_engine *e)
 {
-	static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
 	sigset_t mask;
 	thread_state = ATTACHED;
 	int cancel = forbid_cancel();
-	pthread_mutex_lock(&one);
+	pthread_mutex_lock(&attach_mutex);
 	pthread_sigmask(SIG_SETMASK, NULL, &mask);
 	e->thread(0);
 	pthread_sigmask(SIG_SETMASK, &mask, NULL);
-	pthread_mutex_unlock(&one);
+	pthread_mutex_unlock(&attach_mutex);
 	allow_cancel(cancel);
 }
 
@@ -101,8 +115,9 @@ void attach_thread(void)
 
 void count_thread(void)
 {
-	if (!engine->thread(1))
-		pthread_setspecific(thread_key, &thread_state);
+	if (engine->thread(1))
+		return;
+	pthread_setspecific(thread_key, &thread_state);
 	thread_state = COUNTED;
 }
 
@@ -156,9 +171,10 @@ static void close_connections(void)
 }
 
 // shut_down_at_exit starts the thread for close_connections, which can start none, and registers
-// close_connections.
+// close_connections. A child after fork has inherited the registration.
 static int shut_down_at_exit(void)
 {
+	static int registered;
 	pthread_t t;
 	sigset_t all, before;
 	void *frame;
@@ -172,7 +188,10 @@ static int shut_down_at_exit(void)
 	if (err)
 		return err;
 	pthread_detach(t);
-	return atexit(close_connections) ? ENOMEM : 0;
+	if (!registered && atexit(close_connections))
+		return ENOMEM;
+	registered = 1;
+	return 0;
 }
 
 static const struct sr_engine *load_engine(void)
@@ -189,15 +208,15 @@ static const struct sr_engine *load_engine(void)
 	sigset_t all, before;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	int within = within_limits();
-	void *lib = within ? dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) : NULL;
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (!within)
-		return NULL;
-	if (!lib) {
-		fprintf(stderr, "softrnic: %s\n", dlerror());
-		return NULL;
+	void *lib = NULL;
+	if (within_limits()) {
+		lib = front_generation ? load_copy(path) : dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+		if (!lib && !front_generation)
+			fprintf(stderr, "softrnic: %s\n", dlerror());
 	}
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (!lib)
+		return NULL;
 	const struct sr_engine *(*get)(void) = (const struct sr_engine *(*)(void))dlsym(lib, "softrnic_engine");
 	const struct sr_engine *e = get ? get() : NULL;
 	if (!e || e->version != SR_VERSION || e->size != sizeof *e) {
@@ -207,16 +226,21 @@ static const struct sr_engine *load_engine(void)
 	return e;
 }
 
+// The handles of each generation have other upper bits. An object that a child has inherited thus
+// never has the handle of one of its own.
+#define HANDLE_BITS 24
+
 static int open_devices(const struct sr_engine *e)
 {
 	static struct sr_device list[SR_MAX_DEVICES];
-	int n = 0, err = e->open(list, &n);
+	int n = 0, err = e->open(list, &n, (uint32_t)front_generation << HANDLE_BITS);
 	if (err)
 		return err;
 	for (int i = 0; i < n; i++) {
 		struct device *d = &devices[i];
 		d->sr = list[i];
 		d->index = i;
+		d->described = d->dm_used = 0;
 		d->ibv.node_type = list[i].node_type;
 		d->ibv.transport_type = list[i].transport;
 		memcpy(d->ibv.name, list[i].name, sizeof d->ibv.name);
@@ -230,14 +254,13 @@ static int open_devices(const struct sr_engine *e)
 
 int front_load(void)
 {
-	static int failed;
 	int err = 0;
 	if (loading) // the caller is a signal handler
 		return EBUSY;
 	int cancel = forbid_cancel();
 	loading = 1;
 	pthread_mutex_lock(&load_mutex);
-	if (forked) {
+	if (interrupted) {
 		err = ENODEV;
 	} else if (failed) {
 		err = failed;

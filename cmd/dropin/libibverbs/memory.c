@@ -12,6 +12,7 @@ PUBLIC struct ibv_pd *ibv_alloc_pd(struct ibv_context *c)
 		return fail_null(err);
 	}
 	p->ibv.context = p->made_by = c;
+	publish(&p->life);
 	return &p->ibv;
 }
 
@@ -39,10 +40,13 @@ struct ibv_td *alloc_td(struct ibv_context *c, struct ibv_td_init_attr *attr)
 {
 	if (attr->comp_mask)
 		return fail_null(EINVAL);
+	if (inherited(&to_context(c)->life))
+		return fail_null(ENODEV);
 	struct td *td = calloc(1, sizeof *td);
 	if (!td)
 		return NULL;
 	td->ibv.context = c;
+	publish(&td->life);
 	return &td->ibv;
 }
 
@@ -68,6 +72,8 @@ struct ibv_pd *alloc_parent_domain(struct ibv_context *c, struct ibv_parent_doma
 	uint32_t known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT | allow_cc_unprotected_alloc;
 	if (!attr->pd || attr->comp_mask & ~known)
 		return fail_null(EINVAL);
+	if (inherited(&to_context(c)->life) || inherited(&((struct parent_domain *)attr->pd)->life))
+		return fail_null(ENODEV);
 	struct parent_domain *p = calloc(1, sizeof *p);
 	if (!p)
 		return NULL;
@@ -81,6 +87,7 @@ struct ibv_pd *alloc_parent_domain(struct ibv_context *c, struct ibv_parent_doma
 	__atomic_add_fetch(&((struct parent_domain *)of)->users, 1, __ATOMIC_RELAXED);
 	if (p->td)
 		__atomic_add_fetch(&((struct td *)p->td)->users, 1, __ATOMIC_RELAXED);
+	publish(&p->life);
 	return &p->ibv;
 }
 
@@ -106,6 +113,7 @@ struct ibv_mr *reg_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t iov
 	}
 	mr->context = ((struct mr *)mr)->made_by = pd->context;
 	mr->pd = pd;
+	publish(&((struct mr *)mr)->life);
 	if (!mr->length) {
 		mr->addr = addr;
 		mr->length = length;
@@ -189,6 +197,7 @@ struct ibv_mr *alloc_null_mr(struct ibv_pd *pd)
 	}
 	mr->context = ((struct mr *)mr)->made_by = pd->context;
 	mr->pd = pd;
+	publish(&((struct mr *)mr)->life);
 	mr->length = SIZE_MAX;
 	return mr;
 }
@@ -216,6 +225,7 @@ struct ibv_mw *alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 	mw->context = ((struct mw *)mw)->made_by = pd->context;
 	mw->pd = pd;
 	mw->type = type;
+	publish(&((struct mw *)mw)->life);
 	return mw;
 }
 
@@ -253,6 +263,7 @@ PUBLIC struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	ah->context = ((struct ah *)ah)->made_by = pd->context;
 	((struct ah *)ah)->handle = ah->handle;
 	ah->pd = pd;
+	publish(&((struct ah *)ah)->life);
 	return ah;
 }
 

@@ -421,6 +421,7 @@ struct ibv_xrcd *open_xrcd(struct ibv_context *c, struct ibv_xrcd_init_attr *a)
 		return fail_null(err);
 	}
 	x->ibv.context = x->made_by = c;
+	publish(&x->life);
 	return &x->ibv;
 }
 

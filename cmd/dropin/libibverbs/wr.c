@@ -6,11 +6,11 @@
 
 static void wr_start(struct ibv_qp_ex *qp)
 {
-	lock(&Q(qp)->list);
+	lock(&Q(qp)->life, &Q(qp)->list);
 	Q(qp)->n = Q(qp)->error = 0;
 }
 
-static void wr_abort(struct ibv_qp_ex *qp) { unlock(&Q(qp)->list); }
+static void wr_abort(struct ibv_qp_ex *qp) { unlock(&Q(qp)->life, &Q(qp)->list); }
 
 static int wr_complete(struct ibv_qp_ex *qp)
 {
@@ -20,7 +20,7 @@ static int wr_complete(struct ibv_qp_ex *qp)
 		enter_engine();
 		err = engine->post_send(qp->qp_base.handle, (struct sr_send_wr *)q->wrs, q->flags | SR_POST_ALL, &done, 0, NULL, NULL);
 	}
-	unlock(&q->list);
+	unlock(&q->life, &q->list);
 	return fail(err);
 }
 

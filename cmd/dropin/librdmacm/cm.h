@@ -24,11 +24,8 @@
 // From SoftRNIC's libibverbs.so.1; see its front.h.
 int front_load(void);
 const struct sr_engine *front_engine(void);
+extern unsigned int front_generation;
 #define engine front_engine()
-
-// engine_missing returns ENODEV in a child after fork, and otherwise 0. The child shares the
-// parent's descriptors and must not read them.
-static inline int engine_missing(void) { return engine->version ? 0 : ENODEV; }
 
 #include "../libibverbs/life.h"
 

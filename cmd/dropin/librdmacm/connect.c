@@ -121,13 +121,13 @@ static int get_group(struct sr_cm_addr *to, const struct sockaddr *from)
 // there is none, it returns NULL.
 static struct group *leave_group(struct cm_id *s, struct sr_cm_addr *addr)
 {
-	lock(&s->mutex);
+	lock(&s->life, &s->mutex);
 	struct group *g = s->groups;
 	while (g && (g->left || memcmp(&g->addr, addr, sizeof *addr)))
 		g = g->next;
 	if (g)
 		g->left = 1;
-	unlock(&s->mutex);
+	unlock(&s->life, &s->mutex);
 	return g;
 }
 
@@ -137,7 +137,7 @@ static void unlock_mutex(void *m) { pthread_mutex_unlock(m); }
 // cancelled meanwhile, the group is freed with the ID.
 static void free_group(struct cm_id *s, struct group *g)
 {
-	if (engine_missing())
+	if (inherited(&s->life))
 		return;
 	pthread_mutex_lock(&s->mutex);
 	pthread_cleanup_push(unlock_mutex, &s->mutex);
@@ -165,10 +165,10 @@ static int join(struct rdma_cm_id *id, struct sockaddr *addr, int send_only, voi
 		return -1;
 	g->addr = a;
 	g->context = context;
-	lock(&s->mutex);
+	lock(&s->life, &s->mutex);
 	g->next = s->groups;
 	s->groups = g;
-	unlock(&s->mutex);
+	unlock(&s->life, &s->mutex);
 	if ((err = engine->cm_join(s->handle, &a, send_only)))
 		free_group(s, g);
 	return complete(s, err);

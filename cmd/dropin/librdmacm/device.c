@@ -5,11 +5,20 @@
 static struct cm_device devices[SR_MAX_DEVICES];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
+// forget makes a child after fork open the devices for itself. No thread holds the mutex.
+static void forget(void)
+{
+	pthread_mutex_init(&mutex, NULL);
+	memset(devices, 0, sizeof devices);
+}
+
+__attribute__((constructor)) static void add_fork_handler(void) { pthread_atfork(NULL, NULL, forget); }
+
 struct cm_device *open_cm_device(int n)
 {
 	struct cm_device *d = NULL;
 	int count = 0;
-	lock(&mutex);
+	pthread_mutex_lock(&mutex);
 	if (n >= 0 && n < SR_MAX_DEVICES && devices[n].pd) {
 		d = &devices[n];
 	} else {
@@ -30,17 +39,17 @@ struct cm_device *open_cm_device(int n)
 		if (list)
 			ibv_free_device_list(list);
 	}
-	unlock(&mutex);
+	pthread_mutex_unlock(&mutex);
 	return d;
 }
 
 struct ibv_xrcd *default_xrcd(struct cm_device *d)
 {
-	if (!d) {
+	if (!d || !d->pd) { // d->pd is NULL if the ID is inherited
 		errno = EINVAL;
 		return NULL;
 	}
-	lock(&mutex);
+	pthread_mutex_lock(&mutex);
 	if (!d->xrcd) {
 		struct ibv_xrcd_init_attr attr = {
 			.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
@@ -48,7 +57,7 @@ struct ibv_xrcd *default_xrcd(struct cm_device *d)
 		};
 		d->xrcd = ibv_open_xrcd(d->verbs, &attr);
 	}
-	unlock(&mutex);
+	pthread_mutex_unlock(&mutex);
 	return d->xrcd;
 }
 

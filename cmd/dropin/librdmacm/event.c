@@ -15,21 +15,19 @@ PUBLIC struct rdma_event_channel *rdma_create_event_channel(void)
 		errno = err;
 		return NULL;
 	}
+	publish(&ch->life);
 	return &ch->ch;
 }
 
 PUBLIC void rdma_destroy_event_channel(struct rdma_event_channel *v)
 {
 	struct channel *ch = to_channel(v);
+	if (inherited(&ch->life))
+		close_copy(&v->fd);
 	if (begin_destroy(&ch->life))
 		return;
-	int fd = v->fd, before = forbid_cancel();
 	v->fd = -1;
-	if (engine_missing())
-		close(fd);
-	else
-		engine->cm_destroy_channel(ch->handle);
-	allow_cancel(before);
+	engine->cm_destroy_channel(ch->handle);
 	ch->handle = 0;
 	struct cm_id *spare = __atomic_exchange_n(&ch->spare, NULL, __ATOMIC_ACQ_REL);
 	if (spare)
@@ -70,7 +68,7 @@ static void keep_spare(struct channel *ch, struct cm_id *s)
 // acknowledge counts an acknowledged event of an ID, and of a group if g is not NULL.
 static void acknowledge(struct cm_id *s, struct group *g)
 {
-	if (engine_missing()) // no thread waits
+	if (inherited(&s->life)) // no thread waits
 		return;
 	pthread_mutex_lock(&s->mutex);
 	s->completed++;
@@ -219,7 +217,7 @@ PUBLIC int rdma_get_cm_event(struct rdma_event_channel *v, struct rdma_cm_event 
 {
 	if (!event)
 		return result(EINVAL);
-	if (engine_missing())
+	if (inherited(&to_channel(v)->life))
 		return result(ENODEV);
 	struct getting g = {.ch = to_channel(v), .out = malloc(sizeof *g.out)};
 	int err;

@@ -29,6 +29,7 @@ struct cm_id *alloc_id(struct rdma_event_channel *ch, void *context, int port_sp
 	s->id.qp_type = type;
 	pthread_mutex_init(&s->mutex, NULL);
 	pthread_cond_init(&s->acked, NULL);
+	publish(&s->life);
 	return s;
 }
 
@@ -110,10 +111,11 @@ static void destroy_later(struct cm_id *s) { undo_destroy(&s->life, 0); }
 PUBLIC int rdma_destroy_id(struct rdma_cm_id *id)
 {
 	struct cm_id *s = to_id(id);
-	if (begin_destroy(&s->life))
-		return result(ENOENT);
+	int err = begin_destroy(&s->life);
+	if (err)
+		return result(err == EBUSY ? ENOENT : err);
 	if (s->handle) {
-		int err = engine->cm_destroy_id(s->handle, &s->events);
+		err = engine->cm_destroy_id(s->handle, &s->events);
 		if (err)
 			return result(undo_destroy(&s->life, err));
 		s->handle = 0; // another ID may soon have this handle

@@ -15,6 +15,7 @@
 // An rsocket. Its number is that of a descriptor which the engine opens for it.
 struct rsock {
 	uint32_t handle;
+	struct life life;
 	int domain;
 	int type;      // SOCK_STREAM or SOCK_DGRAM
 	int nonblock;  // O_NONBLOCK

@@ -34,10 +34,16 @@ struct rsock *find_rsock(int fd)
 	return s;
 }
 
-static __thread int counted;
+// The generation of the engine that counts the thread, and 1; 0: none.
+static __thread unsigned int counted;
 static pthread_key_t key;
 
-static void detach_thread(void *v) { (void)v; engine->thread(-1); }
+static void detach_thread(void *v)
+{
+	(void)v;
+	if (counted == front_generation + 1)
+		engine->thread(-1);
+}
 
 // This key is created before Go's key, so that its destructor runs first: Go's destructor detaches
 // the thread.
@@ -45,11 +51,11 @@ __attribute__((constructor)) static void create_key(void) { pthread_key_create(&
 
 void enter_engine(void)
 {
-	if (counted)
+	unsigned int by = front_generation + 1;
+	if (counted == by || engine->thread(1))
 		return;
-	counted = 1;
-	if (!engine->thread(1))
-		pthread_setspecific(key, &counted);
+	counted = by;
+	pthread_setspecific(key, &counted);
 }
 
 // add registers an rsocket of the engine by its number fd. It returns fd, or -1 and sets errno.
@@ -61,6 +67,7 @@ static int add(struct rsock *s, int fd)
 		free(s);
 		return result(fd / PAGE >= PAGES ? EMFILE : ENOMEM);
 	}
+	publish(&s->life);
 	__atomic_store_n(at, s, __ATOMIC_RELEASE);
 	return fd;
 }
@@ -99,12 +106,11 @@ PUBLIC int rclose(int fd)
 	struct rsock *s = at ? __atomic_exchange_n(at, NULL, __ATOMIC_ACQ_REL) : NULL;
 	if (!s)
 		return result(EBADF);
-	int err = 0, before = forbid_cancel();
-	if (engine_missing())
-		close(fd);
+	int err = 0;
+	if (inherited(&s->life))
+		close_copy(&fd);
 	else
 		err = engine->rs_close(s->handle);
-	allow_cancel(before);
 	s->handle = 0; // the engine may reuse the handle
 	retire(s);
 	return result(err);

@@ -13,6 +13,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/softrnic/softrnic/cmd/dropin/libsoftrnic/internal/handle"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -25,7 +26,8 @@ func setString(to []C.char, s string) {
 }
 
 //export srOpen
-func srOpen(list *C.struct_sr_device, n *C.int) C.int {
+func srOpen(list *C.struct_sr_device, n *C.int, above C.uint32_t) C.int {
+	handle.Above(uint32(above))
 	if stacks.open() != nil {
 		return C.int(syscall.ENODEV) // the reason is on stderr
 	}

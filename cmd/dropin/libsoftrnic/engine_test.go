@@ -56,7 +56,7 @@ var deviceList = sync.OnceValues(func() ([]cDevice, cInt) {
 	os.Setenv("SOFTRNIC_LINK", "pipe")
 	os.Setenv("SOFTRNIC_ADDR", addr+"/24,fd00:9::1/64")
 	list, n := make([]cDevice, _Ciconst_SR_MAX_DEVICES), cInt(0)
-	err := srOpen(&list[0], &n)
+	err := srOpen(&list[0], &n, 0)
 	return list[:n], err
 })
 

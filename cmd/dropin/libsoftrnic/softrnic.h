@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 // SR_VERSION is increased with every change of this interface.
-#define SR_VERSION 16
+#define SR_VERSION 17
 
 // The largest number of devices of a process.
 #define SR_MAX_DEVICES 16
@@ -312,8 +312,9 @@ struct sr_engine {
 	uint32_t version; // SR_VERSION
 	uint32_t size;    // of this struct
 
-	// open lists the devices that the environment describes. The first call opens them.
-	int (*open)(struct sr_device *devices, int *n);
+	// open lists the devices that the environment describes. The first call opens them. All handles
+	// are greater than above.
+	int (*open)(struct sr_device *devices, int *n, uint32_t above);
 	// shutdown ends all connections, so that their peers know that the process ends. No function may
 	// be called after it.
 	int (*shutdown)(void);

@@ -8,9 +8,16 @@ import (
 	"syscall"
 )
 
-// Table holds the objects of one kind by their handles. A handle is an index, from 1 on. A lookup
-// takes no lock. Of the free handles, the one that was released first is reused first, so that a
-// thread with a stale handle finds no object.
+// base is what all handles of the process are above.
+var base uint32
+
+// Above makes all handles of the process greater than n, so that no object gets a handle that an
+// earlier engine may have given out. It is called before the first Add.
+func Above(n uint32) { base = n }
+
+// Table holds the objects of one kind by their handles. A handle is the sum of base and an index,
+// from 1 on. A lookup takes no lock. Of the free handles, the one that was released first is reused
+// first, so that a thread with a stale handle finds no object.
 type Table[T any] struct {
 	Missing syscall.Errno // the error for a handle without an object; 0: ENOENT
 
@@ -27,10 +34,10 @@ func (t *Table[T]) Add(p *T) uint32 {
 	if len(t.free) == 0 {
 		t.grow()
 	}
-	h := t.free[0]
+	i := t.free[0]
 	t.free = t.free[1:]
-	(*t.slots.Load())[h].Store(p)
-	return h
+	(*t.slots.Load())[i].Store(p)
+	return base + i
 }
 
 // grow doubles the number of slots. mu is held, so that no slot changes meanwhile.
@@ -43,19 +50,19 @@ func (t *Table[T]) grow() {
 	for i := range old {
 		slots[i].Store(old[i].Load())
 	}
-	for h := max(1, len(old)); h < len(slots); h++ {
-		t.free = append(t.free, uint32(h))
+	for i := max(1, len(old)); i < len(slots); i++ {
+		t.free = append(t.free, uint32(i))
 	}
 	t.slots.Store(&slots)
 }
 
 // Get returns the object of a handle, or nil.
 func (t *Table[T]) Get(h uint32) *T {
-	slots := t.slots.Load()
-	if slots == nil || h >= uint32(len(*slots)) {
+	slots, i := t.slots.Load(), h-base // not in the table if h is below base
+	if slots == nil || i >= uint32(len(*slots)) {
 		return nil
 	}
-	return (*slots)[h].Load()
+	return (*slots)[i].Load()
 }
 
 // Optional returns the object of a handle that may be 0. ok is false if another handle has no
@@ -81,8 +88,8 @@ func (t *Table[T]) Remove(h uint32, f func(*T) error) error {
 		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if (*t.slots.Load())[h].CompareAndSwap(p, nil) {
-			t.free = append(t.free, h)
+		if i := h - base; (*t.slots.Load())[i].CompareAndSwap(p, nil) {
+			t.free = append(t.free, i)
 		}
 		return nil
 	})

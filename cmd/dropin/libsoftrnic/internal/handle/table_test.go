@@ -49,6 +49,33 @@ func TestMissing(t *testing.T) {
 	}
 }
 
+// TestAbove: a table has no object for the handles of an engine that had others.
+func TestAbove(t *testing.T) {
+	defer Above(0)
+	for _, n := range []uint32{0, 1 << 24, 255 << 24} {
+		Above(n)
+		var table Table[int]
+		h := table.Add(new(7))
+		if h != n+1 {
+			t.Errorf("the first handle above %#x is %#x", n, h)
+		}
+		if p, ok := table.Optional(0); p != nil || !ok {
+			t.Errorf("Optional(0) = %v, %t", p, ok)
+		}
+		for _, other := range []uint32{0, 1, 1<<24 + 1, 2<<24 + 1, 255<<24 + 1, math.MaxUint32} {
+			if p := table.Get(other); (p != nil) != (other == h) {
+				t.Errorf("above %#x, %#x has %v", n, other, p)
+			}
+		}
+		if err := table.Remove(h, use); err != nil {
+			t.Error(err)
+		}
+		if err := table.Use(h, use); err != syscall.ENOENT {
+			t.Errorf("Use after Remove = %v", err)
+		}
+	}
+}
+
 // TestReuse: as long as the table does not grow, the handle that was released first is reused
 // first.
 func TestReuse(t *testing.T) {
