@@ -74,7 +74,7 @@ func TestCancelled(t *testing.T) {
 // no lock and loses nothing, or runs with cancellation disabled. In librdmacm.so.1, dlopen is
 // called by the cleanup handlers of a thread that is cancelled already.
 var cancels = map[string]string{
-	"libibverbs.so.1": "close dlopen fclose fopen fprintf fread nanosleep pthread_cond_wait pthread_join read sem_clockwait sem_wait write",
+	"libibverbs.so.1": "close dlopen fclose fopen fprintf fread nanosleep open pthread_cond_wait pthread_join read sem_clockwait sem_wait write",
 	"librdmacm.so.1":  "close dlopen getaddrinfo poll pthread_cond_wait read sleep write",
 }
 
@@ -105,11 +105,57 @@ func TestCancellationPoints(t *testing.T) {
 	}
 }
 
-// TestForked: a child of a process with threads in any call gets ENODEV, or finds nothing. No call
-// hangs.
+// TestForked: for a child of a process with threads in any call, the process's objects are errors. A
+// child that opens a device gets one. No call hangs.
 func TestForked(t *testing.T) {
 	gate.System(t)
-	stress(t, "fork", count(60, 1000))
+	stress(t, "fork", count(60, 10000))
+}
+
+// TestChildren runs testdata/forked.c, over links with an address for each process and with one for
+// all.
+func TestChildren(t *testing.T) {
+	gate.System(t)
+	program := compile(t, "forked")
+	for _, l := range []endpoints{
+		{link: "shm:forked"},
+		{link: "kernel:lo", server: "127.18.10.1", env: []string{"SOFTRNIC_SHARED=1", "SOFTRNIC_COMMAND=" + command(t)}},
+	} {
+		for _, what := range []string{"objects", "prefork"} {
+			t.Run(l.name()+" "+what, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+				defer cancel()
+				n, _ := l.pair(t)
+				if out, err := n.program(ctx, t, program, what, count(4, 100)).CombinedOutput(); err != nil {
+					t.Errorf("%v\n%s", err, out)
+				}
+			})
+		}
+	}
+}
+
+// TestChildWithoutEngine: if the file of the engine has been removed since its process was started,
+// a child of that process has no device, and says why.
+func TestChildWithoutEngine(t *testing.T) {
+	gate.System(t)
+	program := compile(t, "forked")
+	n, _ := endpoints{link: "pipe", server: "10.9.0.1/24"}.pair(t)
+	libs := filepath.Join(filepath.Dir(n.counters), "lib")
+	for _, name := range []string{"libibverbs.so.1", "librdmacm.so.1", "libsoftrnic.so"} {
+		lib, err := os.ReadFile(filepath.Join(build(t), name))
+		if err == nil {
+			err = errors.Join(os.MkdirAll(libs, 0o777), os.Chmod(libs, 0o777), os.WriteFile(filepath.Join(libs, name), lib, 0o755))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := n.program(t.Context(), t, program, "missing", filepath.Join(libs, "libsoftrnic.so"))
+	cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+libs)
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "this child of a process with devices has none") {
+		t.Errorf("%v\n%s", err, out)
+	}
 }
 
 // TestInterrupted: signal handlers without their own stack interrupt any call. Signals that the
