@@ -33,8 +33,6 @@ struct ibv_dm *alloc_dm(struct ibv_context *c, struct ibv_alloc_dm_attr *attr)
 {
 	if (attr->comp_mask || !attr->length || attr->length > MAX_DM_SIZE || attr->log_align_req > 18)
 		return fail_null(EINVAL);
-	if (inherited(&to_context(c)->life))
-		return fail_null(ENODEV);
 	struct dm *d = calloc(1, sizeof *d);
 	size_t align = (size_t)1 << (attr->log_align_req < 6 ? 6 : attr->log_align_req);
 	if (!d || !(d->memory = aligned_alloc(align, (attr->length + align - 1) / align * align))) {

@@ -16,7 +16,8 @@
 static int no_device(void) { return ENODEV; }
 
 // The functions of a process without an engine: before front_load, also in a child after fork. One
-// function without parameters can stand for each of them. All functions of the engine return an int, and the caller cleans up the arguments.
+// function without parameters can stand for each of them. All functions of the engine return an
+// int, and the caller cleans up the arguments.
 static struct sr_engine no_engine;
 
 __attribute__((constructor)) static void fill_no_engine(void)

@@ -214,20 +214,9 @@ PUBLIC int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, 
 	return 0; // retransmitted data may be written again, out of order
 }
 
-PUBLIC int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
-{
-	(void)qp;
-	memset(ece, 0, sizeof *ece); // no options
-	return 0;
-}
-
-PUBLIC int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
-{
-	(void)qp;
-	if (ece->comp_mask)
-		return fail(EINVAL);
-	return ece->vendor_id || ece->options ? fail(EOPNOTSUPP) : 0;
-}
+// The devices have no extensions of connection establishment (ECE), as rxe and siw.
+PUBLIC int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece) { (void)qp; (void)ece; return fail(EOPNOTSUPP); }
+PUBLIC int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece) { (void)qp; (void)ece; return fail(EOPNOTSUPP); }
 
 PUBLIC int ibv_destroy_qp(struct ibv_qp *qp)
 {

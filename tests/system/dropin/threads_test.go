@@ -109,7 +109,7 @@ func TestCancellationPoints(t *testing.T) {
 // child that opens a device gets one. No call hangs.
 func TestForked(t *testing.T) {
 	gate.System(t)
-	stress(t, "fork", count(60, 10000))
+	stress(t, "fork", count(60, 3400)) // some 10,000 over the three links
 }
 
 // TestChildren runs testdata/forked.c, over links with an address for each process and with one for

@@ -66,7 +66,6 @@ static void inherited_fail(void)
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
 	struct ibv_qp_init_attr got, init = {.send_cq = first.cq, .recv_cq = first.cq, .cap = {1, 1, 1, 1, 0}, .qp_type = IBV_QPT_RC};
 	struct ibv_srq_init_attr s = {.attr = {4, 1, 0}};
-	struct ibv_alloc_dm_attr d = {.length = 64};
 	struct ibv_send_wr wr = {0}, *bad;
 	struct ibv_recv_wr rr = {0}, *bad_rr;
 	struct sockaddr_in any = {.sin_family = AF_INET};
@@ -81,7 +80,6 @@ static void inherited_fail(void)
 	FAILS(!ibv_create_comp_channel(of_first));
 	FAILS(!ibv_create_qp(pd_of_first, &init));
 	FAILS(!ibv_create_srq(pd_of_first, &s));
-	FAILS(!ibv_alloc_dm(of_first, &d));
 	FAILS(ibv_modify_qp(first.qp, &attr, IBV_QP_STATE));
 	FAILS(ibv_query_qp(first.qp, &attr, IBV_QP_STATE, &got));
 	FAILS(ibv_post_send(first.qp, &wr, &bad));

@@ -92,6 +92,7 @@ static void verbs(void)
 	uint16_t vid;
 	MINUS(ibv_resolve_eth_l2_from_gid(ctx, &ah, mac, &vid), EOPNOTSUPP);
 	struct ibv_ece ece = {.vendor_id = 1, .options = 1};
+	ERRNO(ibv_query_ece(l.qp, &ece), EOPNOTSUPP);
 	ERRNO(ibv_set_ece(l.qp, &ece), EOPNOTSUPP);
 	struct ibv_gid_entry entry; // flags of later kernels
 	ERRNO(ibv_query_gid_ex(ctx, 1, 1, &entry, 1), EINVAL);
