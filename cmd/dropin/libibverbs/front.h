@@ -32,8 +32,8 @@ enum { WR_FLUSH = 14, WR_ATOMIC_WRITE = 15, QP_EX_WITH_FLUSH = 1 << 11, ODP_SUPP
 // structures that older ones do not have.
 #define EXPORTED(name) __asm__(#name)
 
-// The engine's functions. Each returns ENODEV before front_load has succeeded, also in a child after
-// fork. A thread is attached to the engine at its first call.
+// The engine's functions. Each returns ENODEV before front_load has succeeded, also in a child
+// after fork. A thread is attached to the engine at its first call.
 extern const struct sr_engine *current_engine;
 #define engine attached_engine()
 

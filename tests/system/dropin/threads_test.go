@@ -74,7 +74,8 @@ func TestCancelled(t *testing.T) {
 // no lock and loses nothing, or runs with cancellation disabled. In librdmacm.so.1, dlopen is
 // called by the cleanup handlers of a thread that is cancelled already.
 var cancels = map[string]string{
-	"libibverbs.so.1": "close dlopen fclose fopen fprintf fread nanosleep open pthread_cond_wait pthread_join read sem_clockwait sem_wait write",
+	"libibverbs.so.1": "close dlopen fclose fopen fprintf fread nanosleep open " +
+		"pthread_cond_wait pthread_join read sem_clockwait sem_wait write",
 	"librdmacm.so.1":  "close dlopen getaddrinfo poll pthread_cond_wait read sleep write",
 }
 
@@ -105,8 +106,8 @@ func TestCancellationPoints(t *testing.T) {
 	}
 }
 
-// TestForked: for a child of a process with threads in any call, the process's objects are errors. A
-// child that opens a device gets one. No call hangs.
+// TestForked: for a child of a process with threads in any call, the process's objects are errors.
+// A child that opens a device gets one. No call hangs.
 func TestForked(t *testing.T) {
 	gate.System(t)
 	stress(t, "fork", count(60, 3400)) // some 10,000 over the three links

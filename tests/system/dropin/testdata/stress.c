@@ -121,7 +121,8 @@ static void cancel(int n)
 	CHECK(descriptors() <= fds + 4 && (more < (n < 4000 ? 2 << 20 : 1 << 18) || per < 8));
 }
 
-// The parent's objects are errors for a child. It returns the number of the first call that succeeds.
+// The parent's objects are errors for a child. It returns the number of the first call that
+// succeeds.
 #define CHILD(call) \
 	do { \
 		line = __LINE__; \
