@@ -76,7 +76,7 @@ func TestCancelled(t *testing.T) {
 var cancels = map[string]string{
 	"libibverbs.so.1": "close dlopen fclose fopen fprintf fread nanosleep open " +
 		"pthread_cond_wait pthread_join read sem_clockwait sem_wait write",
-	"librdmacm.so.1":  "close dlopen getaddrinfo poll pthread_cond_wait read sleep write",
+	"librdmacm.so.1": "close dlopen getaddrinfo poll pthread_cond_wait read sleep write",
 }
 
 // TestCancellationPoints: a new cancellation point in a library makes this test fail, so that its
