@@ -127,7 +127,7 @@ func TestChildren(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 				defer cancel()
 				n, _ := l.pair(t)
-				if out, err := n.program(ctx, t, program, what, count(4, 100)).CombinedOutput(); err != nil {
+				if out, err := n.program(ctx, t, program, what, count(4, 8)).CombinedOutput(); err != nil {
 					t.Errorf("%v\n%s", err, out)
 				}
 			})
