@@ -78,10 +78,32 @@ func TestRetries(t *testing.T) {
 		if c.rnr {
 			got = r.onRNRNAK(c.limit)
 		} else {
-			got = r.onTimeoutOrNAK(c.limit)
+			got = r.onTimeoutOrNAK(onNAK, c.limit)
 		}
 		if got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}
+}
+
+// TestBackOff: a timeout after others is longer, but not after a NAK, and neither for a QP with a
+// long timeout.
+func TestBackOff(t *testing.T) {
+	const T = 4 * time.Millisecond
+	var r retries
+	want := func(T, d time.Duration) {
+		t.Helper()
+		if got := r.backOff(T); got != d {
+			t.Errorf("%v after %+v, want %v", got, r, d)
+		}
+	}
+	want(T, T)
+	for _, d := range []time.Duration{2 * T, 4 * T, 4 * T} {
+		r.onTimeoutOrNAK(onTimeout, 7)
+		want(T, d)
+	}
+	want(100*time.Millisecond, lateAnswer)
+	want(time.Second, time.Second)
+	r.onTimeoutOrNAK(onNAK, 7)
+	want(T, T)
 }

@@ -55,16 +55,14 @@ func (s *State) goBack(o *Outcome) {
 
 // retry retransmits everything from una on, if retry_cnt allows another retry.
 func (s *State) retry(e modeEvent, o *Outcome) {
-	if !s.retries.onTimeoutOrNAK(s.limits.Retries) {
+	if !s.retries.onTimeoutOrNAK(e, s.limits.Retries) {
 		o.Action = RetriesExceeded
 		return
 	}
 	s.traceLost(s.flight.una)
 	if e == onTimeout {
-		s.retries.inTurn++
 		s.setWindow(s.window.onTimeout())
 	} else {
-		s.retries.inTurn = 0
 		s.setWindow(s.window.onGoBack())
 	}
 	s.rewind()

@@ -15,11 +15,16 @@ type retries struct {
 func (r *retries) reset() { *r = retries{} }
 
 // onTimeoutOrNAK counts a timeout or a sequence NAK. It returns false if the limit is reached.
-func (r *retries) onTimeoutOrNAK(limit uint8) bool {
+func (r *retries) onTimeoutOrNAK(e modeEvent, limit uint8) bool {
 	if r.timeoutsAndNAKs >= limit {
 		return false
 	}
 	r.timeoutsAndNAKs++
+	if e == onTimeout {
+		r.inTurn++
+	} else {
+		r.inTurn = 0
+	}
 	return true
 }
 
