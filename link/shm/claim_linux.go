@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -93,9 +94,10 @@ func isClaimed(dir, name string) bool {
 	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// releaseClaims releases claims.
+// releaseClaims releases claims, the last one first: who gets the name of an address also gets the
+// address, which was claimed after it.
 func releaseClaims(claims []*os.File) (err error) {
-	for _, f := range claims {
+	for _, f := range slices.Backward(claims) {
 		// The file is removed first, while the lock is still held.
 		err = errors.Join(err, os.Remove(f.Name()), f.Close())
 	}
@@ -144,19 +146,34 @@ func (s *segment) claim() error {
 			return err
 		}
 	}
-	for c.picked = 0; c.pick != nil; c.picked++ {
+	if c.pick == nil {
+		return add(c.mac.String())
+	}
+	var refused error // an entry's address
+	for c.picked = 0; ; c.picked++ {
 		name, mac, ok := c.pick(c.picked)
-		if !ok {
+		switch {
+		case !ok && refused != nil:
+			return refused
+		case !ok:
 			return fmt.Errorf("%w: all %d", ErrClaimed, c.picked)
 		}
 		err := add(name)
 		if err == nil {
-			c.mac = mac
-			break
+			if err = add(mac.String()); err == nil {
+				c.mac = mac
+				return nil
+			}
+			// The process that had both may have died, and lost its locks in any order.
+			refused = err
+			last := len(s.claims) - 1
+			if err := releaseClaims(s.claims[last:]); err != nil {
+				return err
+			}
+			s.claims = s.claims[:last]
 		}
 		if !errors.Is(err, ErrClaimed) {
 			return err
 		}
 	}
-	return add(c.mac.String())
 }

@@ -98,6 +98,32 @@ func TestPick(t *testing.T) {
 	}
 }
 
+// TestPickOfLeaving: a name is not picked while its address is still claimed, and is free afterwards.
+func TestPickOfLeaving(t *testing.T) {
+	dir := directory(t)
+	segment := filepath.Join(dir, "shm-x")
+	if err := os.Mkdir(segment, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	first, mac, _ := choice(2)(0)
+	held, err := claim(segment, mac.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if l := join(t, dir, &Config{Pick: choice(2)}); l.Picked() != 1 {
+		t.Errorf("number %d", l.Picked())
+	}
+	if isClaimed(segment, first) {
+		t.Errorf("%s is claimed", first)
+	}
+	same := func(i int) (string, net.HardwareAddr, bool) { return fmt.Sprint("other", i), mac, i < 3 }
+	if l, err := Open("x", &Config{Directory: dir, Pick: same}); !errors.Is(err, ErrClaimed) || !strings.Contains(err.Error(), mac.String()) {
+		t.Errorf("all names have the address %v: %v", mac, err)
+		l.Close()
+	}
+}
+
 // TestClaimWhileSwept checks that removing stale claims does not make a concurrent claim fail.
 func TestClaimWhileSwept(t *testing.T) {
 	dir := directory(t)

@@ -71,8 +71,8 @@ type Config struct {
 	// [ErrClaimed]. Each process always claims its Ethernet address.
 	Claims []string
 	// Pick, if not nil, is a list: it returns the entry with number i, from 0 on, and ok is false
-	// after the last. Open claims the first name of the list that is not claimed, and uses the
-	// Ethernet address that belongs to it. Link.Picked returns the number.
+	// after the last. Open claims the first name of the list that is not claimed and whose Ethernet
+	// address is not either, and uses that address. Link.Picked returns the number.
 	Pick func(i int) (claim string, mac net.HardwareAddr, ok bool)
 	// Logger logs, at level warn, why the link refuses a process; nil logs nothing.
 	Logger *slog.Logger
