@@ -32,7 +32,7 @@ func Serve(ctx context.Context, l net.Listener, gate *Gate, log *slog.Logger,
 		place, err := gate.Enter(Peer(conn), end)
 		if err != nil {
 			end()
-			_ = conn.Close()
+			refuse(conn)
 			log.Warn("a connection is refused", "from", conn.RemoteAddr(), "error", err)
 			return
 		}
@@ -123,8 +123,17 @@ func (g *guarded) Accept() (net.Conn, error) {
 		if c.place, err = g.gate.Enter(Peer(conn), func() { _ = c.Close() }); err == nil {
 			return c, nil
 		}
-		_ = conn.Close()
+		refuse(conn)
 	}
+}
+
+// refuse closes a connection without a wait for its peer, so that the next one is accepted at once.
+func refuse(conn net.Conn) {
+	if c, ok := conn.(interface{ Abort() error }); ok {
+		_ = c.Abort()
+		return
+	}
+	_ = conn.Close()
 }
 
 // admitted is a connection with a place.

@@ -46,6 +46,7 @@ type Conn struct {
 
 	copying    bool  // the reader copies from the receive buffer without mu
 	closed     bool  // Close was called
+	aborted    bool  // Abort was
 	readShut   bool  // CloseRead was called
 	writeShut  bool  // CloseWrite was called
 	peerShut   bool  // the peer has ended its sending half
@@ -257,11 +258,31 @@ func (c *Conn) close() error {
 		c.writable.changed.Broadcast()
 	})
 	c.waitFor(&c.writable, func() bool { return expired || c.failed || c.peerGone || c.out.idle() })
+	wait := !c.aborted
 	c.mu.Unlock()
 	linger.Stop()
 	c.cancel()
 	c.goroutines.Wait()
-	return errors.Join(c.cm.Close(), c.release())
+	return errors.Join(c.closeCM(wait), c.release())
+}
+
+// Abort is Close without a wait for the peer, which gets ECONNRESET. Written data may be lost.
+func (c *Conn) Abort() error {
+	c.mu.Lock()
+	c.aborted = true
+	c.fail(net.ErrClosed)
+	c.mu.Unlock()
+	return c.Close()
+}
+
+// closeCM disconnects, and waits for the peer's confirmation.
+func (c *Conn) closeCM(wait bool) error {
+	if wait {
+		return c.cm.Close()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return c.cm.CloseContext(ctx)
 }
 
 // wake wakes the reader and the writer after a change. mu is held.

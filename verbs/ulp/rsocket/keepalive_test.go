@@ -2,6 +2,7 @@ package rsocket_test
 
 import (
 	"errors"
+	"net"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -96,4 +97,38 @@ func TestKeepAliveOverIWARP(t *testing.T) {
 func isTimeout(err error) bool {
 	var timeout interface{ Timeout() bool }
 	return errors.As(err, &timeout) && timeout.Timeout() && !errors.Is(err, syscall.ETIMEDOUT)
+}
+
+// TestAbort: Abort does not wait for a peer that does not answer, and one that does gets an error.
+// Time is virtual.
+func TestAbort(t *testing.T) {
+	for _, carrier := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			lan := new(pipe.Switch)
+			peerPort := lan.Port()
+			to, from := open(t, peerPort, server), open(t, lan.Port(), client)
+			a, b, err := connect(from, to, serverAt, nil)
+			ok(t, err)
+			peerPort.SetCarrier(carrier)
+			_, err = a.Write([]byte("x"))
+			ok(t, err)
+			began := time.Now()
+			ok(t, a.Abort())
+			if took := time.Since(began); took > 0 {
+				t.Errorf("Abort takes %v", took)
+			}
+			if _, err := a.Write([]byte("x")); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("Write after it: %v", err)
+			}
+			if carrier {
+				for err = nil; err == nil; _, err = b.Read(make([]byte, 1)) {
+				}
+				if !errors.Is(err, syscall.ECONNRESET) {
+					t.Errorf("the peer's Read: %v", err)
+				}
+			}
+			peerPort.SetCarrier(true)
+			ok(t, b.Abort())
+		})
+	}
 }

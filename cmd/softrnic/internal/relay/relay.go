@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"net"
 
-	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/ulp/rsocket"
 )
 
@@ -34,7 +33,7 @@ func (c *Counters) Relay(ctx context.Context, near, far net.Conn) error {
 	return err
 }
 
-// Abort closes a connection so that its peer gets an error.
+// Abort closes a connection so that its peer gets an error. It does not wait for the peer.
 func Abort(c net.Conn) {
 	switch c := c.(type) {
 	case *tls.Conn:
@@ -43,7 +42,6 @@ func Abort(c net.Conn) {
 		_ = c.SetLinger(0)
 		_ = c.Close()
 	case *rsocket.Conn:
-		_ = c.QP().Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
-		_ = c.Close()
+		_ = c.Abort()
 	}
 }

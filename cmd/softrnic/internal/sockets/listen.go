@@ -139,7 +139,11 @@ func (a *Agent) accept(at netip.AddrPort, l *rdmaListener) {
 			relay.Abort(c)
 			continue
 		}
-		place.Prove() // the program decides how long it lasts
+		if !place.Prove() { // the program decides how long it lasts
+			relay.Abort(c) // another connection has got the place since
+			place.Leave()
+			continue
+		}
 		if !take(a.ctx, a.undelivered, &a.backlogged) {
 			relay.Abort(c)
 			place.Leave()
