@@ -1,7 +1,7 @@
 // The directory with the devices' files. softrnic run creates it before the program, and names it
 // in SOFTRNIC_SYSFS. Programs of a container have no softrnic run. The first access of such a
 // process then runs the command softrnic, which creates the directory, because the files depend on
-// the container's addresses. An access after these have changed runs it again.
+// the container's addresses. An access after these have changed runs it again for its ports.
 #define _GNU_SOURCE
 #include "tree.h"
 #include <dlfcn.h>
@@ -29,6 +29,7 @@
 // helper is the call of the command.
 struct helper {
 	char command[PATH_MAX];
+	const char *again; // a directory from before, or NULL
 	int out; // the pipe for the name of the directory
 };
 
@@ -37,7 +38,7 @@ struct helper {
 static int run_helper(void *v)
 {
 	struct helper *h = v;
-	char *args[] = {h->command, "run", "--describe", NULL};
+	char *args[] = {h->command, "run", "--describe", h->again ? "--tree" : NULL, (char *)h->again, NULL};
 	int null = open("/dev/null", O_RDWR);
 	// The library of verbs reports the same errors.
 	if (null < 0 || dup2(null, 0) < 0 || dup2(null, 2) < 0 || dup2(h->out, 1) < 0)
@@ -111,13 +112,16 @@ static int help(void *v)
 	_exit(0);
 }
 
-// describe writes the name of the directory to tree. The pipe has room for it.
-static void describe(char tree[PATH_MAX])
+// describe writes the name of the directory to tree, or "" if that fails. The pipe has room for it.
+// again is a directory from before that is to be as the devices are now, or NULL.
+static void describe(char tree[PATH_MAX], const char *again)
 {
 	struct helper h;
 	int pipe[2], cancel;
+	*tree = 0;
 	if (!find_command(h.command) || pipe2(pipe, O_CLOEXEC))
 		return;
+	h.again = again;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	h.out = above_standard(pipe[1]);
 	int pid = h.out < 0 ? -1 : start(help, &h);
@@ -195,7 +199,7 @@ static uint64_t add(uint64_t hash, const void *data, size_t n)
 #define HASH_OF_NOTHING 0xcbf29ce484222325
 
 // add_flags adds the lines of the kernel's list of IPv6 addresses, which has their flags: an
-// address is no GID while it is tentative.
+// address is no GID while it is tentative. Without IPv6 there is no list.
 static uint64_t add_flags(uint64_t sum)
 {
 	char buf[4096];
@@ -203,7 +207,7 @@ static uint64_t add_flags(uint64_t sum)
 	uint64_t hash = HASH_OF_NOTHING;
 	int fd = syscall(SYS_openat, AT_FDCWD, "/proc/net/if_inet6", O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
-		return sum;
+		return errno == ENOENT ? sum : 0;
 	while ((n = read(fd, buf, sizeof buf)) > 0)
 		for (ssize_t i = 0; i < n; i++) {
 			hash = add(hash, buf + i, 1);
@@ -217,7 +221,7 @@ static uint64_t add_flags(uint64_t sum)
 }
 
 // addresses returns a hash of what the files depend on: the states of the interfaces, and the
-// addresses. Their order does not matter.
+// addresses. Their order does not matter. It returns 0 if it cannot see them.
 static uint64_t addresses(void)
 {
 	struct ifaddrs *all, *a;
@@ -234,8 +238,8 @@ static uint64_t addresses(void)
 			sum += hash;
 		}
 		freeifaddrs(all);
+		sum = add_flags(sum);
 	}
-	sum = add_flags(sum);
 	pthread_setcancelstate(cancel, NULL);
 	return sum;
 }
@@ -245,7 +249,7 @@ struct result {
 	struct result *next; // an earlier one
 	uid_t user; // a program may change its user, who has a directory of his own
 	uint64_t addresses; // for which the helper has been called
-	uint64_t looked; // the time of the last look at them, in milliseconds
+	int64_t look; // the time of the next look at them, in milliseconds
 	char tree[PATH_MAX]; // empty: there is none
 };
 
@@ -263,48 +267,73 @@ static struct result *result_of(uid_t user)
 // accesses.
 #define LOOK_INTERVAL 100
 
-static uint64_t now(void)
+// Milliseconds until the helper is called again after it has failed.
+#define RETRY_INTERVAL 5000
+
+static int64_t now(void)
 {
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-	return t.tv_sec * 1000ull + t.tv_nsec / 1000000;
+	return t.tv_sec * 1000ll + t.tv_nsec / 1000000;
 }
 
 // has_changed reports whether the addresses have changed, to one of the threads that ask at once.
 static int has_changed(struct result *r)
 {
-	uint64_t looked = __atomic_load_n(&r->looked, __ATOMIC_RELAXED), time = now();
-	if (time - looked < LOOK_INTERVAL ||
-		!__atomic_compare_exchange_n(&r->looked, &looked, time, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+	int64_t look = __atomic_load_n(&r->look, __ATOMIC_RELAXED), time = now();
+	if (time < look || !__atomic_compare_exchange_n(&r->look, &look, time + LOOK_INTERVAL, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		return 0;
 	uint64_t has = addresses();
-	return __atomic_exchange_n(&r->addresses, has, __ATOMIC_RELAXED) != has;
+	return has && __atomic_exchange_n(&r->addresses, has, __ATOMIC_RELAXED) != has;
+}
+
+// retry makes has_changed true after a while.
+static void retry(struct result *r)
+{
+	__atomic_store_n(&r->addresses, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&r->look, now() + RETRY_INTERVAL, __ATOMIC_RELAXED);
+}
+
+// create makes the helper create a directory for a user. before is what failed earlier, or NULL.
+static struct result *create(uid_t user, struct result *before)
+{
+	struct result *r = calloc(1, sizeof *r);
+	if (!r)
+		return before;
+	r->user = user;
+	r->look = now() + LOOK_INTERVAL;
+	r->addresses = addresses();
+	describe(r->tree, NULL);
+	if (!*r->tree && before) {
+		free(r);
+		retry(before);
+		return before;
+	}
+	if (!*r->tree)
+		retry(r);
+	r->next = __atomic_load_n(&results, __ATOMIC_ACQUIRE);
+	while (!__atomic_compare_exchange_n(&results, &r->next, r, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+		;
+	return r;
 }
 
 // described returns the directory that the helper creates, or NULL. Threads that are here at once
-// have a helper each, and all use the same directory. So no lock is held, which a child after fork
-// or a signal handler could wait for.
+// have a helper each, and all use the same directory. So no lock is held for the time of a helper,
+// which a child after fork or a signal handler could wait for.
 static const char *described(void)
 {
-	uid_t user = geteuid();
 	int before = errno;
-	struct result *old = result_of(user), *r;
-	if ((!old || has_changed(old)) && (r = calloc(1, sizeof *r))) {
-		r->user = user;
-		r->looked = now();
-		r->addresses = addresses();
-		describe(r->tree);
-		if (old && (!*r->tree || !strcmp(r->tree, old->tree))) {
-			free(r); // the helper has changed files of the directory, or has failed
-		} else {
-			r->next = __atomic_load_n(&results, __ATOMIC_ACQUIRE);
-			while (!__atomic_compare_exchange_n(&results, &r->next, r, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-				;
-			old = r;
-		}
+	char tree[PATH_MAX];
+	struct result *r = result_of(geteuid());
+	if (!r || (!*r->tree && has_changed(r))) {
+		r = create(geteuid(), r);
+	} else if (*r->tree && has_changed(r)) {
+		describe(tree, r->tree);
+		if (!*tree)
+			retry(r);
 	}
 	errno = before;
-	return old && *old->tree ? old->tree : NULL;
+	return r && *r->tree ? r->tree : NULL;
 }
 
 static int has_prefix(const char *path, const char *prefix) { return !strncmp(path, prefix, strlen(prefix)); }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,11 +21,16 @@ import (
 // portsFile is the name of the file with the hash of the ports' files, in a container's directory.
 const portsFile = "ports"
 
+// lockLimit is the longest wait for other processes that update a container's directory.
+const lockLimit = 2 * time.Second
+
 // describeContainer makes the files of the devices in this user's directory as the devices are, and
 // prints their directory. Processes of a container with the same devices share it: its name is the
-// hash of the files that do not change. Each process calls this command when it first looks at the
-// files, and again when an address or an interface of the container has changed. Nothing removes
-// the directory before the container ends.
+// hash of the files that do not change. Nothing removes it before the container ends.
+//
+// Each process calls this command when it first looks at the files. When an address or an interface
+// has changed, it calls it again with the directory, in which only the ports then change: the
+// program may have its devices already.
 func (c *Command) describeContainer(e *cli.Env) (err error) {
 	cfg, err := c.Complete(os.Getenv)
 	if err != nil {
@@ -34,19 +40,29 @@ func (c *Command) describeContainer(e *cli.Env) (err error) {
 	if err := userdir.Make(parent); err != nil {
 		return err
 	}
+	if c.Tree != "" && !slices.ContainsFunc(cfg.Rails, follows) {
+		return printTree(e, c.Tree) // another node would take another address
+	}
 	t, err := gather(e, &cfg, "", true, true)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.of.leave()) }()
-	tree := filepath.Join(parent, t.hash())
-	if err := t.createShared(parent, tree); err != nil {
-		return err
+	tree := c.Tree
+	if tree == "" {
+		tree = filepath.Join(parent, t.hash())
+		if err := t.createShared(parent, tree); err != nil {
+			return err
+		}
 	}
 	if err := t.of.updateShared(parent, tree); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(e.Stdout, tree)
+	return printTree(e, tree)
+}
+
+func printTree(e *cli.Env, tree string) error {
+	_, err := fmt.Fprintln(e.Stdout, tree)
 	return err
 }
 
@@ -81,25 +97,37 @@ func (d *description) updateShared(parent, root string) error {
 		return err
 	}
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+	if err := lockSoon(lock); err != nil {
 		return fmt.Errorf("lock %s: %w", parent, err)
 	}
 	next := filepath.Join(root, "next") // of a process with the lock
-	if err := os.RemoveAll(next); err != nil {
+	// Whoever is killed before the end leaves no hash.
+	if err := errors.Join(os.RemoveAll(next), os.RemoveAll(filepath.Join(root, portsFile))); err != nil {
 		return err
 	}
 	for _, p := range d.ports {
-		// Others that have had the lock since may have seen a later state. Closed nodes do not change.
-		if slices.Contains(d.nodes, p.n) {
-			if _, err := p.look(); err != nil {
-				return err
-			}
+		if !slices.Contains(d.nodes, p.n) {
+			continue // closed: it does not change
+		}
+		// Others that have had the lock since may have seen a later state.
+		if _, err := p.look(); err != nil {
+			return err
 		}
 		if err := errors.Join(p.load(root), p.write(root, next)); err != nil {
 			return err
 		}
 	}
 	return d.writeHash(root)
+}
+
+// lockSoon locks a file. It fails if another process has the lock for lockLimit: the program waits.
+func lockSoon(f *os.File) error {
+	for end := time.Now().Add(lockLimit); ; time.Sleep(5 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // hash returns the name for a directory with these files. The ports' do not count.

@@ -28,7 +28,7 @@ type Command struct {
 	Pass   int    `hidden:"" help:"With --inside: the descriptor of the socket through which this command passes the directory of the mounted files."`
 
 	Netlink  uint32 `hidden:"" help:"Answer requests of netlink on standard input for the socket with this port ID; for libsoftrnic-sysfs.so."`
-	Tree     string `hidden:"" help:"With --netlink: the directory with sysfs."`
+	Tree     string `hidden:"" help:"With --netlink: the directory with sysfs. With --describe: the directory that was printed before; its ports are made as they are now."`
 	Describe bool   `hidden:"" help:"Create the files of the devices, and print their directory; for libsoftrnic-sysfs.so."`
 
 	Program []string `arg:"" optional:"" passthrough:"" help:"The program and its arguments."`

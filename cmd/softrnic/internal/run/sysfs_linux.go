@@ -142,6 +142,9 @@ func gather(e *cli.Env, cfg *dropin.Config, command string, alone, keep bool) (_
 	return t, nil
 }
 
+// follows reports whether the addresses and the state of a rail follow an interface of the kernel.
+func follows(r dropin.Rail) bool { return r.Flags.Medium() == "kernel" }
+
 // addRail adds the files of a rail's devices to the tree. It opens the node that the program will
 // open, or only describes it. The counters are a snapshot.
 func (t *tree) addRail(env *cli.Env, cfg *dropin.Config, rail int, keep bool) (err error) {
@@ -152,7 +155,7 @@ func (t *tree) addRail(env *cli.Env, cfg *dropin.Config, rail int, keep bool) (e
 	if err != nil {
 		return err
 	}
-	if r.Flags.Medium() == "kernel" {
+	if follows(r) {
 		t.of.nodes = append(t.of.nodes, n)
 	} else { // nothing changes its addresses and its state, and the program may need them for its own node
 		defer func() { err = errors.Join(err, n.Close()) }()
