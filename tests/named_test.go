@@ -9,6 +9,11 @@ import (
 	"testing"
 )
 
+var (
+	testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
+	testName     = regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z]\w+`)
+)
+
 // TestNamedTests: the tests that pages name exist.
 func TestNamedTests(t *testing.T) {
 	declared := map[string]bool{}
@@ -26,7 +31,7 @@ func TestNamedTests(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			for _, found := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`).FindAllSubmatch(b, -1) {
+			for _, found := range testFunction.FindAllSubmatch(b, -1) {
 				declared[string(found[1])] = true
 			}
 		}
@@ -41,7 +46,7 @@ func TestNamedTests(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z]\w+`).FindAllString(string(b), -1) {
+		for _, name := range testName.FindAllString(string(b), -1) {
 			if n++; !declared[name] {
 				t.Errorf("%s names %s, which does not exist", page, name)
 			}

@@ -69,7 +69,7 @@ func startHub(t *testing.T, program string) ([]*server, *good) {
 	t.Helper()
 	services := filepath.Dir(hub.SystemDirectory())
 	if err := os.Mkdir(services, 0o755); err != nil {
-		t.Fatalf("the directory of the hub of the machine: %v", err)
+		t.Fatalf("the directory of the hub of the machine, which a killed run of this test leaves: %v", err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(services) })
 	ok(t, os.Chown(services, hubsUser, hubsUser))
@@ -304,7 +304,7 @@ func burst(f func(*net.UDPConn) error) (io.Closer, error) {
 	return nil, nil
 }
 
-// member makes a kind of client that joins the hub, calls f, and leaves.
+// asHostileMember makes a kind of client that joins the hub, calls f, and leaves.
 func asHostileMember(f func(*hostileMember) error) func() (io.Closer, error) {
 	return func() (io.Closer, error) {
 		m, err := joinHub()

@@ -46,7 +46,7 @@ var steps = []step{
 	{"machines", "the rxe and siw of Linux kernels, in virtual machines; unmodified programs on both sides; tshark",
 		[]string{"-p=1", "-vet=off", "-timeout=40m"}, []string{"./tests/system/interop/..."}},
 	{programsStep, "unmodified programs and C libraries on the drop-in libraries",
-		[]string{"-vet=off", "-timeout=80m"}, []string{"./tests/system/dropin"}},
+		[]string{"-vet=off", "-timeout=40m"}, []string{"./tests/system/dropin"}},
 	{"processes", "killed processes, network namespaces",
 		[]string{"-p=1", "-vet=off", "-timeout=40m"}, []string{"./tests/system/chaos", "./tests/system/netns"}},
 	{"sizes", "the tests of the packages that have media, with all of them and more seeds",
@@ -97,7 +97,7 @@ func run(yes, list bool, only string, names []string) error {
 	fmt.Println("\nBesides, this boots virtual machines with qemu, makes network namespaces, and writes to ~/.cache/softrnic-peer and " +
 		"~/.cache/softrnic-rdma-core.")
 	elsewhere := ""
-	if suite := gate.Suite(); suite != here {
+	if suite := gate.Suite(); suite != here && os.Getenv("SOFTRNIC_SUITE") != "" {
 		elsewhere = suite
 		fmt.Printf("The programs are those of Debian %s, in ~/.cache/%s, where mmdebstrap makes a root file system of some GB.\n",
 			suite, debianroot.Cache)

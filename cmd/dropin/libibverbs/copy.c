@@ -22,6 +22,8 @@ static int copy_file(int to, const char *path)
 	while (n > 0 && at < st.st_size)
 		n = sendfile(to, from, &at, st.st_size - at);
 	close(from);
+	if (!n)
+		errno = EIO; // the file has become shorter
 	return n > 0 ? 0 : -1;
 }
 

@@ -28,8 +28,8 @@ func (r *retries) onTimeoutOrNAK(e modeEvent, limit uint8) bool {
 	return true
 }
 
-// backOff returns the timeout T, doubled for each timeout in turn, up to 4T or lateAnswer: IBTA Vol 1
-// §9.7.6.1.3 allows any time between T and 4T.
+// backOff returns the timeout T, doubled for each timeout in turn, up to 4T or lateAnswer. IBTA Vol
+// 1 §9.7.6.1.3 allows any time between T and 4T.
 func (r *retries) backOff(T time.Duration) time.Duration {
 	return max(T, min(T<<min(r.inTurn, 2), lateAnswer))
 }
