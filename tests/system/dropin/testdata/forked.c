@@ -306,7 +306,7 @@ static void prefork(int n)
 {
 	int fd[n], pair[2];
 	pid_t workers[n];
-	char addr[n][INET_ADDRSTRLEN];
+	char addr[INET_ADDRSTRLEN];
 	device_open();
 	alarm(2 * HUNG);
 	for (int i = 0; i < n; i++) {
@@ -317,10 +317,10 @@ static void prefork(int n)
 		}
 		close(pair[1]);
 		fd[i] = pair[0];
-		hear(fd[i], addr[i], sizeof addr[i]);
 	}
 	for (int i = 0; i < n; i++) {
-		ask(addr[i], 7600 + i);
+		hear(fd[i], addr, sizeof addr);
+		ask(addr, 7600 + i);
 		tell(fd[i], "", 1);
 		wait_child(workers[i]);
 	}
