@@ -35,6 +35,7 @@ type rdmaListener struct {
 type programSocket struct {
 	since  time.Time
 	seen   bool   // the kernel has listed it as listening
+	missed int    // listings without it since then
 	cookie uint64 // as in Agent.bound
 }
 
@@ -233,6 +234,10 @@ const (
 	listenTimeout = 2 * time.Second
 )
 
+// missedListings is the number of listings in turn without a socket that make sure that it does not
+// listen. The kernel leaves a socket out if others end while it lists them.
+const missedListings = 3
+
 // mayListen reports whether one of the listener's sockets may be about to listen.
 func (a *Agent) mayListen(l *rdmaListener) bool {
 	a.mu.Lock()
@@ -286,8 +291,11 @@ func (a *Agent) closeUnused() {
 	for at, l := range a.listeners {
 		for inode, s := range l.sockets {
 			if inodes[inode] {
-				s.seen = true
-			} else if s.seen || time.Since(s.since) > listenTimeout {
+				s.seen, s.missed = true, 0
+				continue
+			}
+			s.missed++
+			if s.seen && s.missed >= missedListings || !s.seen && time.Since(s.since) > listenTimeout {
 				delete(l.sockets, inode)
 				a.bound.delete(s.cookie)
 			}
