@@ -11,7 +11,8 @@
 // and the step programs runs in a root file system of it, whose compiler builds the libraries.
 //
 // It needs root, Debian, and /dev/net/tun. Only tests of the long run are skipped, and programs
-// that the release lacks (tests/system/internal/programs/known.go): any other that cannot run fails.
+// that the release lacks (tests/system/internal/programs/known.go). Any other that cannot run
+// fails.
 package main
 
 import (
