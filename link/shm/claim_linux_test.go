@@ -98,7 +98,8 @@ func TestPick(t *testing.T) {
 	}
 }
 
-// TestPickOfLeaving: a name is not picked while its address is still claimed, and is free afterwards.
+// TestPickOfLeaving: a name is not picked while its address is still claimed, and is free
+// afterwards.
 func TestPickOfLeaving(t *testing.T) {
 	dir := directory(t)
 	segment := filepath.Join(dir, "shm-x")

@@ -28,7 +28,7 @@ var differences = []difference{
 	{pkg: "libucx0", from: "1.23", commands: `ucx_info|ucx_perftest|mpirun\.\S+ .*UCX_TLS=(rc|ud)_v`,
 		shown: "`ucx_info`, `ucx_perftest`, `mpirun` with `UCX_TLS=rc_v` or `ud_v`", reason: noUCX},
 	{pkg: "rdmacm-utils", from: "56", before: "60", commands: "cmtime -s ", over: `shared memory|sockets \(iWARP\)`,
-		shown: "`cmtime -s` over shared memory, and over sockets with iWARP",
+		shown:  "`cmtime -s` over shared memory, and over sockets with iWARP",
 		reason: "cmtime also listens on TCP, with the address and the port of its RDMA listener"},
 	{pkg: "rdmacm-utils", from: "60", commands: "cmtime -s ", shown: "`cmtime -s`",
 		reason: "cmtime has other options, and a controller"},
