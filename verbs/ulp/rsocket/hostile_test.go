@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/softrnic/softrnic/link/pipe"
@@ -366,4 +367,68 @@ func TestHostileBacklog(t *testing.T) {
 		cancel()
 		asking.Wait()
 	})
+}
+
+// TestHalfOpen: a peer that completes none of its connections does not keep a listener from another
+// peer. Time is virtual.
+func TestHalfOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const backlog = 4
+		lan := new(pipe.Switch)
+		to, hostile, good := open(t, lan.Port(), server), open(t, lan.Port(), client), open(t, lan.Port(), "10.0.0.3/24")
+		l, err := rsocket.Listen(to, "10.0.0.1:7", &rsocket.Config{Backlog: backlog})
+		ok(t, err)
+		defer l.Close()
+		pd, err := hostile.AllocPD()
+		ok(t, err)
+		mr, err := pd.RegMR(make([]byte, 4096), verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+		ok(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		var asking sync.WaitGroup
+		for i := range 4 * backlog {
+			asking.Go(func() {
+				for ctx.Err() == nil {
+					id, err := rdmacm.CreateSyncID(rdmacm.TCP, hostile)
+					ok(t, err)
+					if err = id.ResolveAddr(ctx, netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.1:7")); err == nil {
+						err = id.ResolveRoute(ctx)
+					}
+					if err == nil { // the answer never gets one
+						err = id.Connect(ctx, &rdmacm.ConnParam{QPNum: uint32(100 + i), PrivateData: hello(mr, mr)})
+					}
+					if err == nil {
+						sleep(ctx, time.Minute)
+					}
+					_ = id.Close()
+					sleep(ctx, 100*time.Millisecond)
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		for range 5 {
+			dialing, end := context.WithTimeout(ctx, 20*time.Second)
+			began := time.Now()
+			c, err := rsocket.Dial(dialing, good, "10.0.0.1:7", nil)
+			end()
+			if err != nil {
+				t.Errorf("after %v: %v", time.Since(began), err)
+				break
+			}
+			accepted, err := l.Accept()
+			ok(t, err)
+			ok(t, c.Close())
+			ok(t, accepted.Close())
+		}
+		cancel()
+		asking.Wait()
+		ok(t, mr.Close())
+		ok(t, pd.Close())
+	})
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
 }

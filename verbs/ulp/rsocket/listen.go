@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
@@ -21,6 +24,9 @@ type Listener struct {
 	slots  chan struct{} // a semaphore of connections that Accept has not returned
 	ended  chan struct{} // closed when accepting has failed
 	err    error         // the reason; set before ended is closed
+
+	mu       sync.Mutex
+	halfOpen []*halfOpen // the oldest first
 
 	closing    sync.Once
 	goroutines sync.WaitGroup
@@ -64,12 +70,7 @@ func (l *Listener) SetConfig(cfg *Config) error {
 
 // serve accepts requests.
 func (l *Listener) serve() {
-	for {
-		select {
-		case l.slots <- struct{}{}:
-		case <-l.ctx.Done():
-			return
-		}
+	for l.takeSlot() {
 		r, err := l.l.Request(l.ctx)
 		if err != nil {
 			if l.ctx.Err() == nil {
@@ -93,6 +94,78 @@ func (l *Listener) serve() {
 	}
 }
 
+// halfOpen is a connection that the peer has not completed. It may hold this off for long.
+type halfOpen struct {
+	peer  netip.Addr
+	since time.Time
+	end   context.CancelFunc
+}
+
+// begin begins a half-open connection of a peer, until its context ends or established is called.
+func (l *Listener) begin(peer netip.Addr) (ctx context.Context, established func()) {
+	ctx, end := context.WithCancel(l.ctx)
+	h := &halfOpen{peer, time.Now(), end}
+	l.mu.Lock()
+	l.halfOpen = append(l.halfOpen, h)
+	l.mu.Unlock()
+	return ctx, func() {
+		end()
+		l.mu.Lock()
+		l.halfOpen = slices.DeleteFunc(l.halfOpen, func(other *halfOpen) bool { return other == h })
+		l.mu.Unlock()
+	}
+}
+
+// takeSlot waits for a slot. While there is none, it ends half-open connections, so that peers
+// which complete none do not keep the listener from others. It returns false if the listener ends.
+func (l *Listener) takeSlot() bool {
+	for {
+		select {
+		case l.slots <- struct{}{}:
+			return true
+		default:
+		}
+		select {
+		case l.slots <- struct{}{}:
+			return true
+		case <-l.ctx.Done():
+			return false
+		case <-time.After(l.endOldest()):
+		}
+	}
+}
+
+// endOldest ends the oldest half-open connection of the peer with most, if it has lasted for
+// mostHalfOpen. It returns the time after which another one may end.
+func (l *Listener) endOldest() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of, most := map[netip.Addr]int{}, 0
+	for _, h := range l.halfOpen {
+		of[h.peer]++
+		most = max(most, of[h.peer])
+	}
+	for i, h := range l.halfOpen {
+		if of[h.peer] < most {
+			continue
+		}
+		if left := mostHalfOpen - time.Since(h.since); left > 0 {
+			return left
+		}
+		h.end()
+		l.halfOpen = slices.Delete(l.halfOpen, i, i+1)
+		return endInterval
+	}
+	return mostHalfOpen
+}
+
+const (
+	// mostHalfOpen is the time that a peer has to complete a connection when all slots are taken.
+	mostHalfOpen = time.Second
+	// endInterval is the time that a connection that is ended has to free its slot.
+	endInterval = 10 * time.Millisecond
+)
+
 // accept establishes the connection of a request, or rejects the request.
 func (l *Listener) accept(r *rdmacm.Request) (*Conn, error) {
 	peer, err := parseConnData(r.Peer().PrivateData)
@@ -103,7 +176,9 @@ func (l *Listener) accept(r *rdmacm.Request) (*Conn, error) {
 	if err != nil {
 		return nil, errors.Join(err, r.Reject(nil))
 	}
-	cm, err := r.Accept(l.ctx, c.cmConfig())
+	ctx, established := l.begin(r.PeerAddr().Addr())
+	cm, err := r.Accept(ctx, c.cmConfig())
+	established()
 	if err != nil {
 		return nil, errors.Join(err, c.release())
 	}
