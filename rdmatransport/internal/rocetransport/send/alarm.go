@@ -32,6 +32,7 @@ type alarm struct {
 	kind       AlarmKind     // the kind of due
 	probesSent uint8         // probes since the last new answer; a timeout does not reset it
 	postponed  bool          // a late retransmission timeout was postponed, with no progress since
+	timeouts   uint8         // timeouts in turn: with no progress and no NAK since
 	rnrPSN     uint32        // in an RNR wait, nothing is sent from this PSN on
 }
 
@@ -64,7 +65,7 @@ func (a *alarm) setProbe(due time.Duration)          { a.probeDue = due }
 
 // setRNR delays everything from psn on until the given time.
 func (a *alarm) setRNR(psn uint32, until time.Duration) {
-	a.kind, a.due, a.probeDue, a.rnrPSN = RNRWaitEnd, until, 0, psn
+	a.kind, a.due, a.probeDue, a.rnrPSN, a.timeouts = RNRWaitEnd, until, 0, psn, 0
 }
 
 // blocks reports whether an RNR wait blocks a PSN.
@@ -99,7 +100,22 @@ func (a *alarm) onResponse() {
 // onProgress is onResponse if una advances.
 func (a *alarm) onProgress() {
 	a.onResponse()
-	a.postponed = false
+	a.postponed, a.timeouts = false, 0
+}
+
+// onRetry counts a timeout in turn. A sequence NAK shows that the peer is not late.
+func (a *alarm) onRetry(e modeEvent) {
+	if e == onTimeout {
+		a.timeouts++
+	} else {
+		a.timeouts = 0
+	}
+}
+
+// timeout returns the timeout T, doubled for each timeout in turn, up to 4T or lateAnswer. IBTA Vol
+// 1 §9.7.6.1.3 allows any time between T and 4T.
+func (a *alarm) timeout(T time.Duration) time.Duration {
+	return max(T, min(T<<min(a.timeouts, 2), lateAnswer))
 }
 
 // postponeLate postpones a retransmission timeout if it is late, and reports whether it did. A late

@@ -78,7 +78,7 @@ func TestRetries(t *testing.T) {
 		if c.rnr {
 			got = r.onRNRNAK(c.limit)
 		} else {
-			got = r.onTimeoutOrNAK(onNAK, c.limit)
+			got = r.onTimeoutOrNAK(c.limit)
 		}
 		if got != c.want {
 			t.Errorf("%+v: %v", c, got)
@@ -86,24 +86,27 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// TestBackOff: a timeout after others is longer, but not after a NAK, and neither for a QP with a
-// long timeout.
+// TestBackOff: a timeout after others is longer, but not after a NAK or progress, and neither for a
+// QP with a long timeout.
 func TestBackOff(t *testing.T) {
 	const T = 4 * time.Millisecond
-	var r retries
+	var a alarm
 	want := func(T, d time.Duration) {
 		t.Helper()
-		if got := r.backOff(T); got != d {
-			t.Errorf("%v after %+v, want %v", got, r, d)
+		if got := a.timeout(T); got != d {
+			t.Errorf("%v after %+v, want %v", got, a, d)
 		}
 	}
 	want(T, T)
 	for _, d := range []time.Duration{2 * T, 4 * T, 4 * T} {
-		r.onTimeoutOrNAK(onTimeout, 7)
+		a.onRetry(onTimeout)
 		want(T, d)
 	}
 	want(100*time.Millisecond, lateAnswer)
 	want(time.Second, time.Second)
-	r.onTimeoutOrNAK(onNAK, 7)
-	want(T, T)
+	for _, end := range []func(){func() { a.onRetry(onNAK) }, a.onProgress, func() { a.setRNR(0, 1) }} {
+		end()
+		want(T, T)
+		a.onRetry(onTimeout)
+	}
 }

@@ -16,7 +16,7 @@ func (s *State) SetAlarm(sending bool) {
 		return
 	}
 	now := s.env.Clock()
-	timeout := s.retries.backOff(s.limits.Timeout)
+	timeout := s.alarm.timeout(s.limits.Timeout)
 	s.alarm.setRetransmission(now + timeout)
 	s.traceAlarm(Retransmission, timeout)
 	if s.alarm.mayProbe() && (s.rtt.measured() || s.mode.selective) {
@@ -34,7 +34,7 @@ func (s *State) OnAlarm(now time.Duration) (o Outcome) {
 		s.alarm.endRNR()
 		s.change(onRNROver)
 	case Retransmission:
-		if !s.alarm.postponeLate(now, s.retries.backOff(s.limits.Timeout)) {
+		if !s.alarm.postponeLate(now, s.alarm.timeout(s.limits.Timeout)) {
 			s.traceTimeout()
 			s.retry(onTimeout, &o)
 		}
@@ -55,10 +55,11 @@ func (s *State) goBack(o *Outcome) {
 
 // retry retransmits everything from una on, if retry_cnt allows another retry.
 func (s *State) retry(e modeEvent, o *Outcome) {
-	if !s.retries.onTimeoutOrNAK(e, s.limits.Retries) {
+	if !s.retries.onTimeoutOrNAK(s.limits.Retries) {
 		o.Action = RetriesExceeded
 		return
 	}
+	s.alarm.onRetry(e)
 	s.traceLost(s.flight.una)
 	if e == onTimeout {
 		s.setWindow(s.window.onTimeout())
