@@ -83,6 +83,16 @@ func TestHealthy(t *testing.T) {
 			c.answer(10*time.Microsecond, 5, wire.AckUnlimited, 1)
 			c.answer(time.Microsecond, 6, wire.AckUnlimited, 2)
 		},
+		"an RNR NAK that has met a repetition": func(c *rc) {
+			c.request(0, 5, wire.RCSendOnly, 8)
+			c.answer(10*time.Microsecond, 5, wire.RNRNak|12, 0) // 640 µs
+			c.request(650*time.Microsecond, 5, wire.RCSendOnly, 8)
+			c.answer(20*time.Microsecond, 5, wire.RNRNak|12, 0)
+			c.request(30*time.Microsecond, 5, wire.RCSendOnly, 8)
+			c.answer(20*time.Microsecond, 5, wire.RNRNak|12, 0)
+			c.request(650*time.Microsecond, 5, wire.RCSendOnly, 8)
+			c.answer(10*time.Microsecond, 5, wire.AckUnlimited, 1)
+		},
 		"an RNR NAK, after which the requester has no retries left": func(c *rc) {
 			c.request(0, 5, wire.RCSendOnly, 8)
 			c.request(time.Microsecond, 6, wire.RCSendOnly, 8)

@@ -97,7 +97,8 @@ func (a *analysis) reason(w *flow, f *frame, p *wire.Packet, s *sent) {
 	q := &w.req
 	marked := p.Reserved7 != 0 // selective retransmission
 	k := &q.asked
-	if a.within(f.time, k.from) && p.PSN == k.psn && k.open {
+	inFlight := a.within(f.time-k.time, leastTimeout) // its sender had not got the request yet
+	if a.within(f.time, k.from) && !inFlight && p.PSN == k.psn && k.open {
 		a.report(wrong, w, f.number, "the RNR NAK of packet %d asked for %v, but PSN %d comes again after %v", k.number,
 			time.Duration(k.until-k.time), p.PSN, since(f.time-k.time))
 	}
