@@ -49,7 +49,8 @@ type Config struct {
 	Linger time.Duration
 	// Backlog limits the connections of a listener that are being set up, or that Accept has not
 	// returned; 0 means 128. Each of them has its buffers. The limit applies twice: to peers whose
-	// address is validated, and to all others. So there are at most 2 × Backlog such connections.
+	// address is validated, and to all others. So there are at most 2 × Backlog such connections. When
+	// there are as many, those end that their peers have not completed within a second.
 	Backlog int
 }
 

@@ -275,7 +275,7 @@ func (c *Conn) Abort() error {
 	return c.Close()
 }
 
-// closeCM disconnects, and waits for the peer's confirmation.
+// closeCM disconnects. With wait it waits for the peer's confirmation.
 func (c *Conn) closeCM(wait bool) error {
 	if wait {
 		return c.cm.Close()

@@ -94,7 +94,8 @@ func (l *Listener) serve() {
 	}
 }
 
-// halfOpen is a connection that the peer has not completed. It may hold this off for long.
+// halfOpen is a connection that the peer has not completed. It may hold this off for long. Package
+// admission would end the peer's oldest one at its share, and so a handshake of many at once.
 type halfOpen struct {
 	peer  netip.Addr
 	since time.Time

@@ -283,7 +283,10 @@ func (a *Agent) watch() {
 // closeUnused closes the listening rsockets for which no socket of the program listens. a.mu is
 // held.
 func (a *Agent) closeUnused() {
-	inodes, err := listeningInodes()
+	inodes, err := listeningInodes(false)
+	if err == nil && a.misses(inodes) {
+		inodes, err = listeningInodes(true)
+	}
 	if err != nil {
 		a.log.Warn("it is not known whether the program still listens", "error", err)
 		return
@@ -309,10 +312,22 @@ func (a *Agent) closeUnused() {
 	}
 }
 
+// misses reports whether sockets of the program are not among those that listen. a.mu is held.
+func (a *Agent) misses(inodes map[uint64]bool) bool {
+	for _, l := range a.listeners {
+		for inode := range l.sockets {
+			if !inodes[inode] {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // listeningInodes returns the inodes of the machine's listening TCP sockets (proc(5),
-// /proc/net/tcp). The kernel lists these first, so that the time does not depend on how many
-// connections there are.
-func listeningInodes() (map[uint64]bool, error) {
+// /proc/net/tcp): those that are listed first, or of the whole list. Linux lists these before all
+// connections. gVisor does not.
+func listeningInodes(whole bool) (map[uint64]bool, error) {
 	const listen, requested = "0A", "03" // older kernels list requested connections beside their listener
 	all := map[uint64]bool{}
 	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
@@ -330,6 +345,9 @@ func listeningInodes() (map[uint64]bool, error) {
 				continue
 			}
 			if fields[3] != listen {
+				if whole {
+					continue
+				}
 				break
 			}
 			if inode, err := strconv.ParseUint(fields[9], 10, 64); err == nil {
