@@ -7,8 +7,7 @@
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
-#include <rdma/rdma_cma.h>
-#include "loopback.h"
+#include "cmevents.h"
 
 enum { SENDS = 4, READS = 2, WRITES = 3, SIZE = 1000, BYTES = 1 };
 
@@ -18,19 +17,8 @@ struct counter_init { uint32_t comp_mask; int type; uint32_t flags; };
 struct attach { uint32_t comp_mask, op_mask; };
 enum { OP_SEND = 1, OP_RECV = 2, OP_READ = 4, OP_REMOTE_READ = 8, OP_WRITE = 16, OP_REMOTE_WRITE = 32 };
 
-static struct rdma_event_channel *channel;
 static struct rdma_cm_id *conn;
 static struct ibv_mr *mr;
-
-static struct rdma_cm_event *take(enum rdma_cm_event_type type)
-{
-	struct rdma_cm_event *e;
-	CHECK(!rdma_get_cm_event(channel, &e));
-	if (e->event != type)
-		printf("%s, status %d, in place of %s\n", rdma_event_str(e->event), e->status, rdma_event_str(type));
-	CHECK(e->event == type);
-	return e;
-}
 
 static void *later(const char *name)
 {
@@ -78,8 +66,6 @@ static void make_qp(void)
 	CHECK((mr = ibv_reg_mr(conn->pd, m, 2 * SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)));
 }
 
-struct target { uint64_t addr; uint32_t rkey; };
-
 static void server(struct sockaddr *addr)
 {
 	struct rdma_cm_id *listener;
@@ -118,10 +104,7 @@ static void post(enum ibv_wr_opcode opcode, int n, const struct target *t)
 static void client(struct sockaddr *addr)
 {
 	struct target t;
-	CHECK(!rdma_create_id(channel, &conn, NULL, RDMA_PS_TCP) && !rdma_resolve_addr(conn, NULL, addr, 10000));
-	rdma_ack_cm_event(take(RDMA_CM_EVENT_ADDR_RESOLVED));
-	CHECK(!rdma_resolve_route(conn, 10000));
-	rdma_ack_cm_event(take(RDMA_CM_EVENT_ROUTE_RESOLVED));
+	resolve(&conn, addr);
 	make_qp();
 	struct counter *sent = attached(BYTES, OP_SEND), *written = attached(0, OP_WRITE), *read = attached(0, OP_READ);
 	struct rdma_conn_param p = {.retry_count = 7, .rnr_retry_count = 7, .initiator_depth = 1};

@@ -11,31 +11,12 @@
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <sys/time.h>
-#include <rdma/rdma_cma.h>
-#include "loopback.h"
+#include "cmevents.h"
 
 #define SIZE (1 << 20)
 #define DEPTH 16
 
-// Target of the client's writes: the private data of the server's answer.
-struct target {
-	uint64_t addr;
-	uint32_t rkey;
-};
-
-static struct rdma_event_channel *channel;
 static struct rdma_cm_id *conn;
-
-// take takes the next event, which must be of the given type.
-static struct rdma_cm_event *take(enum rdma_cm_event_type type)
-{
-	struct rdma_cm_event *e;
-	CHECK(!rdma_get_cm_event(channel, &e));
-	if (e->event != type)
-		printf("%s, status %d, in place of %s\n", rdma_event_str(e->event), e->status, rdma_event_str(type));
-	CHECK(e->event == type);
-	return e;
-}
 
 static void make_qp(struct rdma_cm_id *id)
 {
@@ -87,10 +68,7 @@ static void leave(int signal)
 static void client(struct sockaddr *addr, const char *how)
 {
 	struct target t;
-	CHECK(!rdma_create_id(channel, &conn, NULL, RDMA_PS_TCP) && !rdma_resolve_addr(conn, NULL, addr, 10000));
-	rdma_ack_cm_event(take(RDMA_CM_EVENT_ADDR_RESOLVED));
-	CHECK(!rdma_resolve_route(conn, 10000));
-	rdma_ack_cm_event(take(RDMA_CM_EVENT_ROUTE_RESOLVED));
+	resolve(&conn, addr);
 	make_qp(conn);
 	struct ibv_mr *mr = memory(conn);
 	memset(mr->addr, 2, SIZE);

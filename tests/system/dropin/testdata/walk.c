@@ -5,15 +5,13 @@
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <netinet/in.h>
-#include <rdma/rdma_cma.h>
-#include "loopback.h"
+#include "cmevents.h"
 
 // Bits that the headers of older releases do not have.
 enum { FLUSH = 1 << 11, ATOMIC_WRITE = 1 << 12, FLUSH_GLOBAL = 1 << 8, ODP_FLUSH = 1 << 6, ODP_ATOMIC_WRITE = 1 << 7 };
 
 enum { HERE, THERE }; // requester, responder
 
-static struct rdma_event_channel *channel;
 static struct rdma_cm_id *ids[2];
 static struct ibv_qp *qps[2];
 static struct ibv_cq_ex *cq, *recv_cq; // of all send queues, and of all receive queues
@@ -27,16 +25,6 @@ static int iwarp;
 static uint64_t wc_flags;
 
 #define QKEY 0x11111111
-
-static struct rdma_cm_event *take(enum rdma_cm_event_type type)
-{
-	struct rdma_cm_event *e;
-	CHECK(!rdma_get_cm_event(channel, &e));
-	if (e->event != type)
-		printf("%s, status %d\n", rdma_event_str(e->event), e->status);
-	CHECK(e->event == type);
-	return e;
-}
 
 // The flags of completions.
 static void walk_cqs(void)
