@@ -5,6 +5,7 @@ package hostile
 import (
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -305,8 +307,8 @@ func (s *speeds) turn(ctx context.Context, clients []*good, fast *good, d time.D
 //
 // A good client's speed is measured twice: at a pace of fifty operations a second, as all good
 // clients together would otherwise compete for the processors, and as fast as it can while the
-// others keep their pace. The hostile clients are on this machine too. They have the lowest
-// priority, since in reality they use processors of their own; what servers do for them counts, and
+// others keep their pace. The hostile clients are on this machine too. They run when
+// nothing else does, since in reality they use processors of their own; what servers do for them counts, and
 // is what a client without a pace loses. How much that is depends on the processors: the numbers
 // are in the results, and only the pace has to be kept.
 func TestHostile(t *testing.T) {
@@ -393,8 +395,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// underAttack calls f while hostile clients work. These are processes of their own, of low
-// priority: one over the network, and some of a user of this machine.
+// underAttack calls f while hostile clients work. These are processes of their own, of the
+// lowest priority: one over the network, and some of a user of this machine.
 func underAttack(t *testing.T, f func() speeds) speeds {
 	t.Helper()
 	var all []*exec.Cmd
@@ -412,8 +414,7 @@ func underAttack(t *testing.T, f func() speeds) speeds {
 		ok(t, err)
 		out := new(bytes.Buffer)
 		cmd.Stdout, cmd.Stderr = out, out
-		ok(t, cmd.Start())
-		ok(t, unix.Setpriority(unix.PRIO_PGRP, cmd.Process.Pid, 19)) // of all threads
+		ok(t, startIdle(cmd))
 		all, outs, ends = append(all, cmd), append(outs, out), append(ends, in)
 	}
 	result := f()
@@ -440,6 +441,21 @@ func underAttack(t *testing.T, f func() speeds) speeds {
 		}
 	}
 	return result
+}
+
+// startIdle starts a program all of whose threads run when no others want to. A thread inherits
+// this from the one that makes it, and so the first one has it from ours.
+func startIdle(cmd *exec.Cmd) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	attr, err := unix.SchedGetAttr(0, 0)
+	if err != nil {
+		return err
+	}
+	if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0); err != nil {
+		return err
+	}
+	return errors.Join(cmd.Start(), unix.SchedSetAttr(0, attr, 0))
 }
 
 // asClients is the environment variable that makes TestClients be the hostile clients.

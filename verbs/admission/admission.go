@@ -61,8 +61,9 @@ func New[P comparable](limit int) *Gate[P] {
 // Enter takes a place for a peer. end is called at most once, on any goroutine and with no lock
 // held, if the place is a stranger's and is needed for another: its user then leaves soon.
 //
-// If the peer has its share, its oldest stranger ends. If all places are taken, and more than half
-// of them by strangers, the oldest of the peer with most of these ends. Otherwise the error is
+// If the peer has its share, its oldest stranger ends. If all places are taken, or the peer has no
+// stranger and less than its share of what strangers do not hold, the oldest of the peer with most
+// strangers ends, provided that more than half of the places are strangers'. Otherwise the error is
 // ErrShare or ErrFull. While users of displaced places leave, there are at most half as many places
 // more.
 func (g *Gate[P]) Enter(of P, end func()) (*Place[P], error) {
@@ -76,13 +77,15 @@ func (g *Gate[P]) Enter(of P, end func()) (*Place[P], error) {
 	switch {
 	case g.held >= g.limit:
 		err = ErrFull
-		if g.strangers > g.limit/2 {
-			victim = g.oldest()
-		}
+		victim = g.mostStrange()
 	case p.held >= Share(p.held, g.held, g.limit):
 		err = ErrShare
 		if len(p.strangers) > 0 {
 			victim = p.strangers[0]
+		} else if p.held < Share(p.held, g.held-g.strangers, g.limit) {
+			// Else a host that proves its first connection lacks its second one, as soon as
+			// strangers leave a place.
+			victim = g.mostStrange()
 		}
 	}
 	if err != nil && (victim == nil || g.leaving >= max(g.limit/2, 1)) {
@@ -112,8 +115,12 @@ func (g *Gate[P]) Enter(of P, end func()) (*Place[P], error) {
 	return at, nil
 }
 
-// oldest returns the oldest stranger of the peer with most strangers. mu is held.
-func (g *Gate[P]) oldest() (oldest *Place[P]) {
+// mostStrange returns the oldest stranger of the peer with most strangers, or nil if strangers have
+// half of the places at most. mu is held.
+func (g *Gate[P]) mostStrange() (oldest *Place[P]) {
+	if g.strangers <= g.limit/2 {
+		return nil
+	}
 	most := 0
 	for _, p := range g.peers {
 		n := len(p.strangers)

@@ -78,6 +78,25 @@ func TestStrangers(t *testing.T) {
 	enter(t, g, "g", admission.ErrFull) // 4 of 8 are strangers
 }
 
+// TestSecondPlace: a host needs a second place after it has proved the first, while strangers have
+// all places but one. It gets one of theirs.
+func TestSecondPlace(t *testing.T) {
+	g := admission.New[string](8)
+	enter(t, g, "host", nil).Prove()
+	for peer, most := range []int{4, 2} {
+		for range most {
+			enter(t, g, string(rune('a'+peer)), nil)
+		}
+	}
+	for range 2 {
+		enter(t, g, "host", nil).Prove()
+	}
+	enter(t, g, "host", admission.ErrShare) // 4 of 8 are strangers
+	if s := g.Stats(); s.Displaced != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // TestLeaving: displaced users that do not leave are not many.
 func TestLeaving(t *testing.T) {
 	g := admission.New[string](8)
