@@ -307,10 +307,10 @@ func (s *speeds) turn(ctx context.Context, clients []*good, fast *good, d time.D
 //
 // A good client's speed is measured twice: at a pace of fifty operations a second, as all good
 // clients together would otherwise compete for the processors, and as fast as it can while the
-// others keep their pace. The hostile clients are on this machine too. They run when
-// nothing else does, since in reality they use processors of their own; what servers do for them counts, and
-// is what a client without a pace loses. How much that is depends on the processors: the numbers
-// are in the results, and only the pace has to be kept.
+// others keep their pace. The hostile clients are on this machine too. They run when nothing else
+// does, since in reality they use processors of their own; what servers do for them counts, and is
+// what a client without a pace loses. How much that is depends on the processors: the numbers are
+// in the results, and only the pace has to be kept.
 func TestHostile(t *testing.T) {
 	gate.Long(t)
 	if os.Geteuid() != 0 {
