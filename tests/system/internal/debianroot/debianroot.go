@@ -7,12 +7,12 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/softrnic/softrnic/tests/system/internal/apt"
 )
@@ -20,38 +20,57 @@ import (
 //go:embed enter.sh
 var enterScript string
 
-// names are the releases by the beginning or the end of /etc/debian_version.
-var names = []struct{ begin, end, name string }{
-	{"12.", "", "bookworm"}, {"13.", "", "trixie"}, {"", "/sid", "sid"},
-}
-
 // Here returns the release of this machine, or of the root file system that this process is in.
 func Here() (string, error) {
-	text, err := os.ReadFile("/etc/debian_version")
+	text, err := os.ReadFile("/etc/os-release")
 	if err != nil {
 		return "", err
 	}
-	return parse(strings.TrimSpace(string(text)))
+	return parse(string(text))
 }
 
-func parse(version string) (string, error) {
-	for _, n := range names {
-		if strings.HasPrefix(version, n.begin) && strings.HasSuffix(version, n.end) {
-			return n.name, nil
-		}
+// parse returns the release that a text of /etc/os-release names. Testing and sid have the same
+// one, without a number. Ubuntu is not taken for the sid that it was made from, which its
+// /etc/debian_version names.
+func parse(osRelease string) (string, error) {
+	values := make(map[string]string)
+	for line := range strings.Lines(osRelease) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		values[name] = strings.Trim(value, `"'`)
 	}
-	return "", fmt.Errorf("/etc/debian_version is %q, which is none of the known releases", version)
+	switch codename := values["VERSION_CODENAME"]; {
+	case values["ID"] != "debian":
+		return "", fmt.Errorf("/etc/os-release names the system %q: must be debian", values["ID"])
+	case values["VERSION_ID"] == "":
+		return "sid", nil
+	case codename == "":
+		return "", fmt.Errorf("/etc/os-release has no VERSION_CODENAME for version %q", values["VERSION_ID"])
+	default:
+		return codename, nil
+	}
 }
 
 // Root is a root file system.
-type Root struct{ dir string }
+type Root struct {
+	dir   string
+	inUse *os.File // locked, so that no other process removes the root file system
+}
 
 // Cache is the directory of the root file systems, in the user's cache directory.
 const Cache = "softrnic-root"
 
-// Make returns the root file system of a release with these packages, and creates it if it does not
-// exist. It replaces one of the same release with other packages. The Release file of sid may have
-// expired.
+// MaxAge is the time after which a root file system is made anew, with the packages of that day.
+const MaxAge = 14 * 24 * time.Hour
+
+const (
+	making = "making-"    // begins the name of a directory that mmdebstrap fills
+	day    = "2006-01-02" // ends the name of a root file system, in UTC
+)
+
+// Make returns the root file system of a release with these packages, and creates it if there is
+// none, or only one older than MaxAge. It removes those that nothing will use any more: older ones,
+// those of the release with other packages, and what an interrupted process has left. The Release
+// file of sid may have expired. One process at a time creates a root file system, the others wait.
 func Make(release string, packages []string) (*Root, error) {
 	user, err := os.UserCacheDir()
 	if err != nil {
@@ -61,27 +80,81 @@ func Make(release string, packages []string) (*Root, error) {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return nil, err
 	}
-	packages = slices.Sorted(slices.Values(packages))
-	r := &Root{dir: filepath.Join(cache, fmt.Sprintf("%s-%x", release, sha256.Sum256([]byte(strings.Join(packages, " "))))[:len(release)+17])}
-	switch _, err := os.Stat(r.dir); {
-	case err == nil:
-		return r, nil
-	case !errors.Is(err, fs.ErrNotExist):
-		return nil, err
-	}
-	old, err := filepath.Glob(filepath.Join(cache, release+"-*"))
+	mutex, err := os.Create(filepath.Join(cache, "lock"))
 	if err != nil {
 		return nil, err
 	}
-	for _, dir := range old {
-		if err := os.RemoveAll(dir); err != nil {
+	defer mutex.Close() // and unlock
+	if err := lock(mutex, exclusive); err != nil {
+		return nil, err
+	}
+
+	entries, err := os.ReadDir(cache)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	packages = slices.Sorted(slices.Values(packages))
+	sum := fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(packages, " "))))[:16]
+	now := time.Now().UTC()
+	name, stale := choose(names, release, sum, now)
+	for _, s := range stale {
+		if err := removeUnused(filepath.Join(cache, s)); err != nil {
 			return nil, err
 		}
 	}
-	return r, r.make(cache, release, packages)
+	if name == "" {
+		name = strings.Join([]string{release, sum, now.Format(day)}, "-")
+		if err := create(cache, name, release, packages, mutex); err != nil {
+			return nil, err
+		}
+	}
+	r := &Root{dir: filepath.Join(cache, name)}
+	if r.inUse, err = os.Open(r.dir); err != nil {
+		return nil, err
+	}
+	return r, lock(r.inUse, shared)
 }
 
-func (r *Root) make(cache, release string, packages []string) error {
+// choose returns the newest of these directories that is a root file system of a release, with the
+// packages of a sum, and not too old; or "". stale are those that nothing will use any more.
+func choose(names []string, release, sum string, now time.Time) (use string, stale []string) {
+	prefix := release + "-" + sum + "-"
+	for _, name := range slices.Backward(slices.Sorted(slices.Values(names))) {
+		of, _, _ := strings.Cut(name, "-")
+		made, err := time.Parse(day, strings.TrimPrefix(name, prefix))
+		age := now.Sub(made)
+		switch {
+		case of == release && use == "" && err == nil && age >= 0 && age <= MaxAge:
+			use = name
+		case of == release, strings.HasPrefix(name, making):
+			stale = append(stale, name)
+		}
+	}
+	return use, stale
+}
+
+// removeUnused removes a directory, unless a process uses it.
+func removeUnused(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close() // and unlock
+	if err := lock(f, exclusive|atOnce); errors.Is(err, errLocked) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+// create makes a root file system in the cache. mmdebstrap inherits the lock of the cache: if this
+// process is killed, others wait until mmdebstrap has ended.
+func create(cache, name, release string, packages []string, mutex *os.File) error {
 	if _, err := exec.LookPath("mmdebstrap"); err != nil {
 		if err := apt.Install([]string{"mmdebstrap"}); err != nil {
 			return err
@@ -89,7 +162,7 @@ func (r *Root) make(cache, release string, packages []string) error {
 	}
 	fmt.Fprintf(os.Stderr, "making a root file system of Debian %s with mmdebstrap, which takes some minutes\n", release)
 	// Every user must reach it.
-	work, err := os.MkdirTemp(cache, "making-")
+	work, err := os.MkdirTemp(cache, making)
 	if err != nil {
 		return err
 	}
@@ -100,13 +173,11 @@ func (r *Root) make(cache, release string, packages []string) error {
 		"--aptopt=Acquire::Check-Valid-Until \"false\"", "--dpkgopt=force-unsafe-io",
 		"--include="+strings.Join(packages, ","), release, root, "http://deb.debian.org/debian")
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
+	cmd.ExtraFiles = []*os.File{mutex}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("mmdebstrap of %s: %w\n%s", release, err, out)
 	}
-	if err := os.Rename(root, r.dir); !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return nil // another process has made it meanwhile
+	return os.Rename(root, filepath.Join(cache, name))
 }
 
 // Command returns a command in the root file system, in a mount namespace of its own. It sees this
