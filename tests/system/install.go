@@ -27,7 +27,7 @@ var packages = strings.Fields(`
 
 // packagesOfRoots are also in the root file systems of other releases: what every Debian system
 // has, and what lines of the long run install on Debian 12.
-var packagesOfRoots = strings.Fields("mount procps mpich libmpich-dev ceph-mon ceph-mgr ceph-osd ceph-common")
+var packagesOfRoots = strings.Fields("login mount procps mpich libmpich-dev ceph-mon ceph-mgr ceph-osd ceph-common")
 
 // differences are packages that a release has under other names, or besides.
 var differences = map[string]struct {
@@ -35,7 +35,8 @@ var differences = map[string]struct {
 	besides []string
 }{
 	"trixie": {renamed: map[string]string{"qemu-user-static": "qemu-user"}},
-	"sid":    {renamed: map[string]string{"qemu-user-static": "qemu-user"}, besides: []string{"dapl2-utils"}},
+	"sid": {renamed: map[string]string{"qemu-user-static": "qemu-user"},
+		besides: strings.Fields("dapl2-utils g++ libgloo-dev sockperf valkey-server valkey-tools")},
 }
 
 // packagesOf returns packages under the names that they have in a release.

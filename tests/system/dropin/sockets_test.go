@@ -152,12 +152,40 @@ func iperf3Received(bytes uint64) func(dir string) error {
 	}
 }
 
+// newSocketPrograms are programs that Debian 12 does not have.
+var newSocketPrograms = []socketProgram{
+	{
+		name: "valkey-server with valkey-benchmark", program: "/usr/bin/valkey-server", pkg: "valkey-server",
+		server: "valkey-server --bind SERVER --port 6391 --protected-mode no --save --dir DIR",
+		clients: []string{
+			"valkey-benchmark -h SERVER -p 6391 -n 2000 -c 20 -d 1000 -t set,get --csv",
+			"valkey-cli -h SERVER -p 6391 shutdown nosave",
+		},
+		says: []string{`"SET"`, `"GET"`}, ends: true, bytes: 2 * 2000 * 1000,
+	},
+	{
+		name: "sockperf sr --tcp, ping-pong --tcp", program: "/usr/bin/sockperf", pkg: "sockperf",
+		server:  "sockperf sr --tcp -i SERVER -p 11111",
+		clients: []string{"sockperf ping-pong --tcp -i SERVER -p 11111 -t 1 -m 1000"},
+		says:    []string{"# dropped messages = 0; # duplicated messages = 0; # out-of-order messages = 0"}, bytes: 1 << 20,
+	},
+}
+
 func TestSocketPrograms(t *testing.T) {
 	gate.System(t)
+	runSocketPrograms(t, socketPrograms)
+}
+
+func TestNewSocketPrograms(t *testing.T) {
+	gate.Long(t)
+	runSocketPrograms(t, newSocketPrograms)
+}
+
+func runSocketPrograms(t *testing.T, list []socketProgram) {
 	// Search path of the table of programs.
 	t.Setenv("PATH", filepath.Clean(postgres)+":"+os.Getenv("PATH"))
 	media := []cmMedium{{links[0], "roce", "RoCEv2"}, {links[0], "iwarp", "iWARP"}, {links[1], "roce", "RoCEv2"}}
-	for i, p := range socketPrograms {
+	for i, p := range list {
 		for j, m := range media {
 			if !turn(i, j, len(media)) {
 				continue

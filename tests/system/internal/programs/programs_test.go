@@ -2,6 +2,8 @@ package programs
 
 import (
 	"os"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -54,5 +56,16 @@ func TestRender(t *testing.T) {
 	})
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestUntried(t *testing.T) {
+	const index = "Package: a\nVersion: 1\nDepends: libc6 (>= 2.38), libibverbs1 (>= 23~)\n\n" +
+		"Package: b\nDepends: libibverbs10, xlibibverbs1, libibverbs\nDescription: for librdmacm1t64\n\n" +
+		"Package: c\nPre-Depends: librdmacm1t64\nDepends: libibumad3\n\nPackage: d\nRecommends: x | libibmad5:any\n\n" +
+		"Package: known\nDepends: libibverbs1\n"
+	got, err := untried(strings.NewReader(index), []string{"known"})
+	if want := []string{"a", "c", "d"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v (%v), want %v", got, err, want)
 	}
 }
