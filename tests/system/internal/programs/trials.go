@@ -45,7 +45,8 @@ var trials = []trial{
 		"and headers"},
 	{"libcufile-rdma1 nsight-systems-target", "", "not run: not free software, and only for NVIDIA's hardware"},
 	{"samba", "2:4.25.1+dfsg-1", "`smbd` links none of the libraries. It was not run."},
-	{"valkey-server", "9.1.2-1", "run by `--sockets`. It links no RDMA library; its source was not built with RDMA."},
+	{"valkey-server", "9.1.2-1", "run by `--sockets`. With `--rdma-bind` it says \"Missing implement of connection type rdma\". Its source was " +
+		"not built with RDMA."},
 	{"fabtests", "", "not run with sid: Debian has no package. [SUITES.md](SUITES.md#fabtests) has a newer libfabric."},
 	{"SPDK", "", "not run with sid: Debian has no package"},
 	{"Mooncake", "commit 3b5a59413", "not built: it needs yalantinglibs, which is no package of Debian"},
