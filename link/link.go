@@ -20,6 +20,7 @@
 //   - [Shared]: the medium is memory of this process
 //   - [InPlace]: the medium is memory of sender and receiver, in which frames are built and read
 //   - [Departures]: the medium reports hosts that have left it
+//   - [Clocked]: the medium has a time of its own
 //
 // ARCHITECTURE.md lists who implements each, who asks for it, and what is lost without it.
 package link

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport"
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/cm"
@@ -211,7 +210,7 @@ func (p *provider) JoinMulticast(r rdmacm.Route, group netip.Addr, sendOnly bool
 			QKey:  multicastQKey,
 		}})
 	})
-	p.timers.Arm(&m.timer, time.Now()) // the event is delivered on a goroutine of the device
+	p.timers.ArmAt(&m.timer, 0) // the event is delivered on a goroutine of the device
 	return m, nil
 }
 

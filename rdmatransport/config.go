@@ -1,7 +1,6 @@
 package rdmatransport
 
 import (
-	"crypto/rand"
 	"io"
 	"net/netip"
 
@@ -43,7 +42,8 @@ type Config struct {
 	// [rdmacm.Request.PeerIdentity] then returns. It does not block, and any goroutine may call it.
 	Identify func(host netip.Addr) (rdmacm.Identity, bool)
 	// Rand is the source of memory keys and QP numbers, which peers must not be able to guess. Nil
-	// means crypto/rand. Only tests have a use for another.
+	// means crypto/rand, or the source of the host's clock ([stack.Clocked]). Only tests have a use
+	// for another.
 	Rand io.Reader
 }
 
@@ -60,9 +60,6 @@ type Rate struct {
 func (cfg *Config) withDefaults() (c Config, port verbs.PortAttr, err error) {
 	if cfg != nil {
 		c = *cfg
-	}
-	if c.Rand == nil {
-		c.Rand = rand.Reader
 	}
 	if c.Rate == (Rate{}) {
 		c.Rate = Rate{Gbps: 40, Lanes: 4}

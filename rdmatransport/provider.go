@@ -85,19 +85,23 @@ func newProvider(host stack.Network, cfg *Config) (*provider, error) {
 	if c.Name == "" {
 		c.Name = fmt.Sprintf("softrnic%d", opened.Add(1)-1)
 	}
+	hostClock := stack.ClockOf(host)
+	if c.Rand == nil {
+		c.Rand = hostClock.Rand()
+	}
 	numbers, err := numbersOf(nics)
 	if err != nil {
 		return nil, err
 	}
-	p := &provider{name: c.Name, rate: rate, nics: nics, ownGUID: c.GUID, regions: memory.NewRegions(c.Rand), timers: timers.New(),
-		identify: c.Identify}
+	p := &provider{name: c.Name, rate: rate, nics: nics, ownGUID: c.GUID, regions: memory.NewRegions(c.Rand),
+		timers: timers.New(hostClock), identify: c.Identify}
 	if c.Allow != nil {
 		p.access = &access.Control{Allow: c.Allow}
 	}
 	p.iwarp = iwarptransport.New(host, c.IWARP, p.regions, p.timers, p.access, c.Rand, p.iwarpRoute, numbers.QPNs, p.hasQP)
 	p.roce = rocetransport.New(p.nics, c.RoCE, p.regions, p.timers, p.access, c.Rand, numbers.QPNs, p.hasQP)
 	if c.Trace != nil {
-		p.traced.sink = c.Trace
+		p.traced.sink, p.traced.clock = c.Trace, hostClock
 		p.iwarp.SetTrace(p.traced.add)
 		p.roce.SetTrace(p.traced.add)
 	}
@@ -108,6 +112,9 @@ func newProvider(host stack.Network, cfg *Config) (*provider, error) {
 
 // Name implements verbs.Provider.
 func (p *provider) Name() string { return p.name }
+
+// Clock implements verbs.Clocked: the clock of the host.
+func (p *provider) Clock() verbs.Clock { return p.timers.Clock() }
 
 // QueryDevice implements verbs.Provider.
 func (p *provider) QueryDevice() verbs.DeviceAttr {

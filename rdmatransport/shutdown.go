@@ -19,7 +19,7 @@ func (p *provider) Shutdown(ctx context.Context) error {
 	if p.allRemoved() {
 		return nil // no answer can arrive
 	}
-	short, cancel := context.WithTimeout(ctx, shutdownTimeout)
+	short, cancel := p.timers.Clock().WithTimeout(ctx, shutdownTimeout)
 	defer cancel()
 	streams := make(chan error, 1) // in parallel, so that neither uses up the time of the other
 	go func() { streams <- p.iwarp.Drain(short) }()

@@ -3,9 +3,9 @@ package rdmatransport
 import (
 	"context"
 	"sync"
-	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/trace"
+	"github.com/softrnic/softrnic/stack"
 )
 
 // maxTraced is the largest number of events that wait for a sink, about 10 MiB.
@@ -14,7 +14,8 @@ const maxTraced = 1 << 16
 // traceQueue passes events to a sink on its own goroutine, with no lock held, because QPs are
 // locked when events happen.
 type traceQueue struct {
-	sink trace.Sink
+	sink  trace.Sink
+	clock stack.Clock
 
 	mu     sync.Mutex // innermost lock
 	events []trace.Event
@@ -48,7 +49,7 @@ func (t *traceQueue) run() {
 			t.sink(events[i])
 		}
 		if lost > 0 {
-			t.sink(trace.Event{Time: time.Now(), Type: trace.EventsLost, Packets: lost})
+			t.sink(trace.Event{Time: t.clock.Now(), Type: trace.EventsLost, Packets: lost})
 		}
 		t.mu.Lock()
 	}

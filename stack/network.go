@@ -14,6 +14,7 @@
 //
 //   - [FamilyListener]: a [Network] listens for connections of one IP version
 //   - [PacketListener]: a [Network] opens UDP sockets, since package net cannot use its addresses
+//   - [Clocked]: a [Network] has a time of its own
 //   - [Departures]: a [NIC] reports hosts that have left the network
 //   - [Shared]: a [DatagramPort] shares its addresses with other processes
 //   - [Backlogged]: datagrams may wait on a [Path]

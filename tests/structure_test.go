@@ -101,7 +101,7 @@ var fileOrder = map[string][]string{
 		"qp.go", "complete.go", "compcntr.go", "srq.go", "compchannel.go", "statetable.go", "mapped_linux.go", "mapped_other.go",
 		"cq.go", "cqprogress.go", "cqparams.go", "device.go", "provider.go", "queue.go", "wr.go", "opcode.go", "async.go", "qpattr.go",
 		"gid.go", "guid.go",
-		"latency.go", "wc.go", "access.go", "pd.go", "errors.go", "attr.go",
+		"latency.go", "wc.go", "access.go", "pd.go", "errors.go", "attr.go", "clock.go",
 	},
 	"rdmatransport/internal/iwarptransport": {
 		"terminate.go", "rtr.go", "direct.go", "responses.go", "qp.go", "receive.go",

@@ -23,7 +23,7 @@ func (qp *QP) observeSend(wr *SendWR, status WCStatus) {
 		qp.countSend(wr, status)
 	}
 	if qp.observed&measured != 0 {
-		qp.extra.latency.complete()
+		qp.extra.latency.complete(qp.pd.dev.clock)
 	}
 }
 

@@ -49,8 +49,8 @@ func (cq *CQ) Modify(m CQModeration) error {
 // moderation is the state of a CQ's event moderation, protected by CQ.mu.
 type moderation struct {
 	limits CQModeration
-	count  int         // completions that request an event, since the CQ was armed
-	timer  *time.Timer // nil until the first Period
+	count  int   // completions that request an event, since the CQ was armed
+	timer  Timer // nil until the first Period
 }
 
 func (m *moderation) stop() {
@@ -76,7 +76,7 @@ func (cq *CQ) requestEvent() {
 		cq.generateEvent()
 	case m.count > 1 || m.limits.Period == 0: // the period has already started, or there is none
 	case m.timer == nil:
-		m.timer = time.AfterFunc(m.limits.Period, cq.periodExpired)
+		m.timer = cq.dev.clock.AfterFunc(m.limits.Period, cq.periodExpired)
 	default:
 		m.timer.Reset(m.limits.Period)
 	}

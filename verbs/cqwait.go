@@ -27,8 +27,8 @@ func (cq *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 	if n > 0 || err != nil {
 		return n, err
 	}
-	began := time.Now()
-	defer func() { cq.endSleep(time.Since(began)) }()
+	began := cq.dev.clock.Now()
+	defer func() { cq.endSleep(cq.dev.clock.Since(began)) }()
 	notifier := cq.beginSleep()
 	var failed error
 	n, err = wakeup.Wait(ctx, notifier, func() (n int, ok, more bool) {
@@ -49,7 +49,7 @@ func (cq *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 
 // spin polls before Wait sleeps. It returns 0 when the polling time is over.
 func (cq *CQ) spin(ctx context.Context, wcs []WC) (n int, err error) {
-	if cq.wait == WaitEvent {
+	if cq.wait == WaitEvent || cq.dev.clock.Virtual() { // time stands while it spins
 		return 0, nil
 	}
 	var began time.Time
@@ -65,8 +65,8 @@ func (cq *CQ) spin(ctx context.Context, wcs []WC) (n int, err error) {
 				return 0, wrap("wait for completions", err)
 			}
 		case began.IsZero():
-			spinFor, began = cq.spinTime(), time.Now()
-		case time.Since(began) > spinFor || spins > maxSpins:
+			spinFor, began = cq.spinTime(), cq.dev.clock.Now()
+		case cq.dev.clock.Since(began) > spinFor || spins > maxSpins:
 			return 0, nil
 		}
 	}

@@ -11,6 +11,7 @@ import (
 type Device struct {
 	prov     Provider
 	attr     DeviceAttr // as queried by Open, for the limits
+	clock    Clock
 	watchers watchers
 	events   asyncQueue
 	opened   time.Time   // the zero of RawClock
@@ -40,7 +41,11 @@ func Open(p Provider) (*Device, error) {
 	if p == nil {
 		return nil, Errorf(ErrInvalid, "open device", "no provider")
 	}
-	d := &Device{prov: p, attr: p.QueryDevice(), opened: time.Now(), pdSet: make(map[*PD]struct{})}
+	d := &Device{prov: p, attr: p.QueryDevice(), clock: machine{}, pdSet: make(map[*PD]struct{})}
+	if c, ok := p.(Clocked); ok {
+		d.clock = c.Clock()
+	}
+	d.opened = d.clock.Now()
 	d.events.init()
 	p.Watch(d.handleEvent)
 	return d, nil
@@ -48,6 +53,10 @@ func Open(p Provider) (*Device, error) {
 
 // Name returns the device's name, such as "softrnic0".
 func (d *Device) Name() string { return d.prov.Name() }
+
+// Clock returns the device's clock, by which all its times and timeouts are. It is the machine's,
+// unless the network is simulated.
+func (d *Device) Clock() Clock { return d.clock }
 
 // Provider returns the argument of Open. It is for packages such as rdmacm that need further
 // methods of a provider.

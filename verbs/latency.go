@@ -65,17 +65,17 @@ type latency struct {
 }
 
 // post is called when a request is posted after n others.
-func (l *latency) post(n int) {
+func (l *latency) post(c Clock, n int) {
 	if l.ahead < 0 {
-		l.ahead, l.posted = n, time.Now()
+		l.ahead, l.posted = n, c.Now()
 	}
 }
 
 // complete is called when the oldest request is complete.
-func (l *latency) complete() {
+func (l *latency) complete(c Clock) {
 	switch l.ahead--; l.ahead {
 	case -1:
-		l.observe(time.Since(l.posted))
+		l.observe(c.Since(l.posted))
 	case -2:
 		l.ahead = -1 // none was measured
 	}

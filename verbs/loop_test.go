@@ -7,12 +7,14 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/softrnic/softrnic/link/clock"
 	"github.com/softrnic/softrnic/verbs"
 )
 
 // loop is a provider without a network. Its QPs complete sends when they are posted, or the test
 // completes them.
 type loop struct {
+	clock   clock.Clock
 	attr    verbs.DeviceAttr
 	port    verbs.PortAttr
 	onDereg func(*verbs.MR)
@@ -54,6 +56,7 @@ func newLoop() *loop {
 }
 
 func (l *loop) Name() string                                  { return "loop0" }
+func (l *loop) Clock() verbs.Clock                            { return l.clock }
 func (l *loop) QueryDevice() verbs.DeviceAttr                 { return l.attr }
 func (l *loop) QueryPort(port uint8) (verbs.PortAttr, error)  { return l.port, nil }
 func (l *loop) Close() error                                  { return nil }

@@ -57,10 +57,10 @@ type stamp struct {
 }
 
 func (d *Device) stamp() stamp {
-	now := time.Now()
+	now := d.clock.Now()
 	return stamp{hca: int64(now.Sub(d.opened)), wall: now.UnixNano()}
 }
 
 // RawClock returns the device's clock (ibv_query_rt_values_ex): the monotonic time since the device
 // was opened.
-func (d *Device) RawClock() time.Duration { return time.Since(d.opened) }
+func (d *Device) RawClock() time.Duration { return d.clock.Since(d.opened) }

@@ -203,7 +203,7 @@ func (qp *QP) queueSend(wr *SendWR) error {
 	slot.length = length
 	slot.fault = qp.fault(wr, length)
 	if qp.observed&measured != 0 {
-		qp.extra.latency.post(q.len())
+		qp.extra.latency.post(qp.pd.dev.clock, q.len())
 	}
 	q.n++
 	if bind != nil {

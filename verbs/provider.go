@@ -14,6 +14,10 @@ import (
 // work queues and completion queues. A provider takes posted work requests from a QP through its
 // [QPHandle], executes them, and reports completions and events through the same handle.
 //
+// A provider may implement further interfaces, which are found by a type assertion:
+//
+//   - [Clocked]: its network has a time of its own
+//
 // Lock order: QP (QPHandle.Lock) → SRQ → CQ → CompChannel. A provider calls the methods of a handle
 // with the QP locked. It may lock at most two QPs, of any devices, and must lock the second with
 // QPHandle.LockPeer.

@@ -14,19 +14,20 @@ import (
 	"os"
 	"runtime"
 	"sync"
-	"time"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/clock"
 )
 
 // Link is a link whose frames are recorded. Recording costs a copy and a checksum of each packet.
 type Link struct {
 	inner  link.Link
 	poller link.Poller // inner, or nil
+	clock  clock.Clock
 
 	mu     sync.Mutex
 	out    *pcapgo.NgWriter
@@ -41,6 +42,7 @@ var (
 	_ link.Poller     = (*Link)(nil)
 	_ link.Carrier    = (*Link)(nil)
 	_ link.Departures = (*Link)(nil)
+	_ link.Clocked    = (*Link)(nil)
 )
 
 // New writes the frames of inner to w. The caller closes w after the link.
@@ -54,7 +56,7 @@ func New(inner link.Link, w io.Writer) (*Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("capture of %s: %w", inner.Name(), err)
 	}
-	l := &Link{inner: inner, out: out}
+	l := &Link{inner: inner, clock: link.ClockOf(inner), out: out}
 	l.poller, _ = inner.(link.Poller)
 	return l, nil
 }
@@ -86,7 +88,7 @@ func Create(inner link.Link, path string) (*Link, error) {
 func (l *Link) record(frames []link.Frame, d pcapgo.NgEpbFlag) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now() // with the lock: the times of a file do not go back
+	now := l.clock.Now() // with the lock: the times of a file do not go back
 	for i := range frames {
 		if l.err != nil || l.closed {
 			return // after an error, no frame is cut or checksummed
@@ -177,6 +179,9 @@ func (l *Link) Watch(f func()) { link.Watch(l.inner, f) }
 
 // WatchDepartures implements link.Departures.
 func (l *Link) WatchDepartures(f func(mac [6]byte)) { link.WatchDepartures(l.inner, f) }
+
+// Clock implements link.Clocked.
+func (l *Link) Clock() clock.Clock { return l.clock }
 
 // Offloads implements link.Link.
 func (l *Link) Offloads() link.Offloads { return l.inner.Offloads() }

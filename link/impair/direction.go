@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/clock"
 )
 
 // direction carries packets in one direction. Packets that need not wait are delivered by flush, on
 // the caller's goroutine. If some packets may wait, all go through held, and one goroutine delivers
-// them.
+// them, or a timer of the link's own clock.
 type direction struct {
+	clock      clock.Clock
 	deliver    func([]link.Frame) error
 	delivering sync.Mutex // held during deliver
 
@@ -34,14 +36,15 @@ type direction struct {
 	free    time.Time // when the rate limit admits the next packet
 	started bool
 	closed  bool
+	timer   clock.Timer // of a clock other than the machine's
 
 	wake chan struct{} // the head of held has changed
 	stop chan struct{}
 	done chan struct{} // closed when the goroutine has ended
 }
 
-func newDirection(cfg Direction, seed, stream uint64) *direction {
-	d := &direction{wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+func newDirection(c clock.Clock, cfg Direction, seed, stream uint64) *direction {
+	d := &direction{clock: c, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
 	d.set(cfg, seed, stream)
 	return d
 }
@@ -137,7 +140,7 @@ func (d *direction) send(f link.Frame, wait time.Duration) {
 		d.count.Overflowed++
 		return
 	}
-	now := time.Now()
+	now := d.clock.Now()
 	due := now
 	if d.cfg.Rate > 0 {
 		if d.free.Before(now) {
@@ -180,15 +183,22 @@ func (d *direction) schedule(h *packet) {
 	d.order++
 	h.order = d.order
 	heap.Push(&d.held, h)
-	if !d.started {
-		d.started = true
+	first := d.held[0].order == d.order
+	switch {
+	case d.clock.Virtual() && d.timer == nil:
+		d.timer = d.clock.AfterFunc(d.clock.Until(h.due), d.deliverOnTimer)
+	case d.timer != nil && first:
+		d.timer.Reset(d.clock.Until(h.due))
+	case d.timer != nil:
+	case !d.started:
 		go d.run()
-	} else if d.held[0].order == d.order {
+	case first:
 		select {
 		case d.wake <- struct{}{}:
 		default:
 		}
 	}
+	d.started = true
 }
 
 // flush delivers the packets that are not delayed.
@@ -218,44 +228,64 @@ const maxBusyWait = time.Millisecond
 // run delivers packets when they are due.
 func (d *direction) run() {
 	defer close(d.done)
-	timer := time.NewTimer(0)
+	alarm, timer := d.clock.NewTimer(0)
 	defer timer.Stop()
-	var out []*packet
-	var frames []link.Frame
-	var then []func()
-	for due := time.Now(); d.await(due, timer); {
-		d.mu.Lock()
-		now := time.Now()
-		out, frames, then = out[:0], frames[:0], then[:0]
-		for len(d.held) > 0 && !d.held[0].due.After(now) {
-			h := heap.Pop(&d.held).(*packet)
-			if h.then != nil {
-				then = append(then, h.then)
-				continue
-			}
-			out, frames = append(out, h), append(frames, h.frame)
-		}
-		due = now.Add(time.Hour)
-		if len(d.held) > 0 {
-			due = d.held[0].due
-		}
-		d.mu.Unlock()
-		if len(frames) > 0 {
-			d.delivering.Lock()
-			_ = d.deliver(frames) // no caller is left to return the error to
-			d.delivering.Unlock()
-			d.release(out)
-		}
-		for _, f := range then {
-			f()
-		}
+	var b batch
+	for due := d.clock.Now(); d.await(due, alarm, timer); due = d.deliverDue(&b) {
 	}
+}
+
+// deliverOnTimer delivers packets when they are due, on a clock other than the machine's.
+func (d *direction) deliverOnTimer() {
+	d.deliverDue(new(batch))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.held) > 0 {
+		d.timer.Reset(d.clock.Until(d.held[0].due))
+	}
+}
+
+// batch is what is due at one time. It is reused.
+type batch struct {
+	packets []*packet
+	frames  []link.Frame
+	then    []func()
+}
+
+// deliverDue delivers the packets that are due, and returns when the next one is.
+func (d *direction) deliverDue(b *batch) (due time.Time) {
+	d.mu.Lock()
+	now := d.clock.Now()
+	b.packets, b.frames, b.then = b.packets[:0], b.frames[:0], b.then[:0]
+	for len(d.held) > 0 && !d.held[0].due.After(now) {
+		h := heap.Pop(&d.held).(*packet)
+		if h.then != nil {
+			b.then = append(b.then, h.then)
+			continue
+		}
+		b.packets, b.frames = append(b.packets, h), append(b.frames, h.frame)
+	}
+	due = now.Add(time.Hour)
+	if len(d.held) > 0 {
+		due = d.held[0].due
+	}
+	d.mu.Unlock()
+	if len(b.frames) > 0 {
+		d.delivering.Lock()
+		_ = d.deliver(b.frames) // no caller is left to return the error to
+		d.delivering.Unlock()
+		d.release(b.packets)
+	}
+	for _, f := range b.then {
+		f()
+	}
+	return due
 }
 
 // await waits until due, or until a packet is due earlier. It returns false if the direction is
 // closed.
-func (d *direction) await(due time.Time, timer *time.Timer) bool {
-	for now := time.Now(); ; {
+func (d *direction) await(due time.Time, alarm <-chan time.Time, timer clock.Timer) bool {
+	for now := d.clock.Now(); ; {
 		left := due.Sub(now)
 		if left <= 0 {
 			break
@@ -263,7 +293,7 @@ func (d *direction) await(due time.Time, timer *time.Timer) bool {
 		if left < maxBusyWait {
 			runtime.Gosched()
 			before := now
-			if now = time.Now(); now != before { // always true, except in virtual time
+			if now = d.clock.Now(); now != before { // always true, except in virtual time
 				select {
 				case <-d.stop:
 					return false
@@ -280,7 +310,7 @@ func (d *direction) await(due time.Time, timer *time.Timer) bool {
 			return false
 		case <-d.wake:
 			return true
-		case <-timer.C:
+		case <-alarm:
 			return true
 		}
 	}
@@ -301,7 +331,9 @@ func (d *direction) close() {
 	if first {
 		close(d.stop)
 	}
-	if started {
+	if d.timer != nil {
+		d.timer.Stop()
+	} else if started {
 		<-d.done
 	}
 }

@@ -12,12 +12,14 @@ import (
 	"sync"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/clock"
 )
 
 // Link is a link that impairs the packets of another.
 type Link struct {
 	inner   link.Link
 	poller  link.Poller // inner, or nil
+	clock   clock.Clock
 	in, out *direction
 
 	departed struct {
@@ -31,6 +33,7 @@ var (
 	_ link.Poller     = (*Link)(nil)
 	_ link.Carrier    = (*Link)(nil)
 	_ link.Departures = (*Link)(nil)
+	_ link.Clocked    = (*Link)(nil)
 )
 
 // The directions have random sequences of their own.
@@ -50,7 +53,9 @@ func New(inner link.Link, cfg *Config) (*Link, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	l := &Link{inner: inner, in: newDirection(c.In, c.Seed, inStream), out: newDirection(c.Out, c.Seed, outStream)}
+	ownClock := link.ClockOf(inner)
+	l := &Link{inner: inner, clock: ownClock, in: newDirection(ownClock, c.In, c.Seed, inStream),
+		out: newDirection(ownClock, c.Out, c.Seed, outStream)}
 	l.poller, _ = inner.(link.Poller)
 	l.out.deliver = func(frames []link.Frame) error {
 		_, err := inner.Write(frames)
@@ -155,6 +160,9 @@ func (l *Link) State() link.State { return link.StateOf(l.inner) }
 
 // Watch implements link.Carrier.
 func (l *Link) Watch(f func()) { link.Watch(l.inner, f) }
+
+// Clock implements link.Clocked with the inner link's clock.
+func (l *Link) Clock() clock.Clock { return l.clock }
 
 // WatchDepartures implements link.Departures. The call comes after the host's delayed packets.
 func (l *Link) WatchDepartures(f func(mac [6]byte)) {

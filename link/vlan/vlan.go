@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/clock"
 )
 
 // Link is one VLAN of another link. A program that uses several VLANs of one medium opens a port,
@@ -33,6 +34,7 @@ var (
 	_ link.Shared     = (*Link)(nil)
 	_ link.Carrier    = (*Link)(nil)
 	_ link.Departures = (*Link)(nil)
+	_ link.Clocked    = (*Link)(nil)
 )
 
 // MaxID is the largest VLAN ID. The smallest is 1: 0 means no VLAN, and 4095 is reserved (IEEE
@@ -180,6 +182,9 @@ func (l *Link) Watch(f func()) { link.Watch(l.inner, f) }
 
 // WatchDepartures implements link.Departures.
 func (l *Link) WatchDepartures(f func(mac [6]byte)) { link.WatchDepartures(l.inner, f) }
+
+// Clock implements link.Clocked.
+func (l *Link) Clock() clock.Clock { return link.ClockOf(l.inner) }
 
 // MTU is the inner link's MTU: the tag does not count.
 func (l *Link) MTU() int { return l.inner.MTU() }

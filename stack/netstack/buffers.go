@@ -27,6 +27,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
+	"github.com/softrnic/softrnic/link/clock"
 	"github.com/softrnic/softrnic/stack"
 )
 
@@ -55,6 +56,7 @@ const (
 
 // tcpMemory is the memory of the buffers of all connections of a host.
 type tcpMemory struct {
+	clock clock.Clock
 	limit int64
 	used  atomic.Int64 // sum of reservations
 	conns atomic.Int64 // connections with reservations
@@ -131,11 +133,11 @@ func (m *tcpMemory) grow(n, had int64) int64 {
 // reclaimEvery ago.
 func (m *tcpMemory) reclaim() bool {
 	m.mu.Lock()
-	if time.Since(m.reclaimed) < reclaimEvery {
+	if m.clock.Since(m.reclaimed) < reclaimEvery {
 		m.mu.Unlock()
 		return false
 	}
-	m.reclaimed = time.Now()
+	m.reclaimed = m.clock.Now()
 	grown := slices.Collect(maps.Keys(m.grown))
 	m.mu.Unlock()
 	share := m.share()
@@ -215,7 +217,7 @@ func (b *buffers) consumed(n int) {
 	if read-b.readMark < uint64(b.receiveSize.Load())/4 {
 		return
 	}
-	now := time.Now()
+	now := b.memory.clock.Now()
 	if now.Sub(b.readTime) < fastRead {
 		b.growReceive()
 	}

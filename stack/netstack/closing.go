@@ -24,6 +24,8 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/softrnic/softrnic/link/clock"
 )
 
 const (
@@ -43,6 +45,7 @@ type closings struct {
 	linger    time.Duration
 	timeWaits int // at most
 	memory    *tcpMemory
+	clock     clock.Clock
 
 	mu       sync.Mutex // taken after gVisor's locks: none of those may be taken under it
 	byID     map[gstack.TransportEndpointID]*closing
@@ -62,7 +65,7 @@ type closing struct {
 	since time.Time     // start of timeWait or gone
 	moved chan struct{} // closed when the state lingering ends
 	place *list.Element // in all.timeWait
-	timer *time.Timer
+	timer clock.Timer
 
 	claimed  bool  // a SYN is about to replace it
 	reserved int64 // for its buffers, while lingering
@@ -88,7 +91,7 @@ func (c *closings) close(ep tcpip.Endpoint, wq *waiter.Queue, reserved int64) {
 		return
 	}
 	c.byID[r.id] = r
-	r.timer = time.AfterFunc(c.linger, r.expire)
+	r.timer = c.clock.AfterFunc(c.linger, r.expire)
 	c.mu.Unlock()
 	wq.EventRegister(&r.entry)
 	// The linger time suffices, and gVisor would probe in TIME-WAIT too.
@@ -131,7 +134,7 @@ func (r *closing) enter(s closingState) {
 		close(r.moved)
 		r.all.memory.release(r.reserved) // the buffers are empty
 	}
-	r.state, r.since = s, time.Now()
+	r.state, r.since = s, r.all.clock.Now()
 }
 
 // expire is called when the state has lasted long enough.
@@ -178,11 +181,11 @@ func (c *closings) awaitPort(ctx context.Context, id gstack.TransportEndpointID,
 		return nil
 	}
 	free := since.Add(timestampTick)
-	if !patient && (state == lingering || time.Now().Before(free)) {
+	if !patient && (state == lingering || c.clock.Now().Before(free)) {
 		return syscall.EADDRINUSE
 	}
 	if state == lingering {
-		ctx, cancel := context.WithTimeoutCause(ctx, closeGrace, syscall.EADDRINUSE)
+		ctx, cancel := c.clock.WithTimeoutCause(ctx, closeGrace, syscall.EADDRINUSE)
 		defer cancel()
 		select {
 		case <-r.moved:
@@ -194,10 +197,10 @@ func (c *closings) awaitPort(ctx context.Context, id gstack.TransportEndpointID,
 		}
 		free = since.Add(timestampTick)
 	}
-	tick := time.NewTimer(time.Until(free))
-	defer tick.Stop()
+	tick, timer := c.clock.NewTimer(c.clock.Until(free))
+	defer timer.Stop()
 	select {
-	case <-tick.C:
+	case <-tick:
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/clock"
 )
 
 // Config configures a [Host]. The zero Config is a host with its IPv6 link-local address only.
@@ -44,6 +45,8 @@ type config struct {
 	nics []*nicConfig
 	log  *slog.Logger
 	tcp  TCPConfig
+
+	clock clock.Clock // of all links
 }
 
 // check returns the configuration of a host whose first NIC is on l. Even with an error, the result
@@ -62,9 +65,13 @@ func (cfg *Config) check(l link.Link) (*config, error) {
 	if err := c.nics[0].set("", cfg.Addrs, cfg.Gateways); err != nil {
 		return c, err
 	}
+	c.clock = link.ClockOf(l)
 	for i, n := range cfg.NICs {
 		if err := c.nics[i+1].set(fmt.Sprintf("NICs[%d].", i), n.Addrs, n.Gateways); err != nil {
 			return c, err
+		}
+		if link.ClockOf(n.Link) != c.clock {
+			return c, fmt.Errorf("NICs[%d].Link %s: its clock is not that of the first link, %s", i, n.Link.Name(), l.Name())
 		}
 	}
 	return c, c.tcp.check()

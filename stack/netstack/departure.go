@@ -26,7 +26,7 @@ func (n *Interface) hostLeft(mac [6]byte) {
 			return true
 		})
 		if len(left) > 0 {
-			time.AfterFunc(lastSegments, func() {
+			n.host.clock.AfterFunc(lastSegments, func() {
 				for _, s := range left {
 					s.peerLeft()
 				}

@@ -22,6 +22,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/clock"
 	"github.com/softrnic/softrnic/stack"
 )
 
@@ -42,6 +43,7 @@ type Host struct {
 	tcp   *lazyTCP
 	nics  []*Interface
 	log   *slog.Logger
+	clock clock.Clock // of its links
 
 	tcpConfig TCPConfig
 
@@ -49,7 +51,10 @@ type Host struct {
 	once sync.Once  // Close
 }
 
-var _ stack.Network = (*Host)(nil)
+var (
+	_ stack.Network = (*Host)(nil)
+	_ stack.Clocked = (*Host)(nil)
+)
 
 // Ports that the host chooses for streams and listeners. rdma_cm also chooses ports, and then
 // requests them from the host. Neither knows which ports the other uses, so the host's ports lie
@@ -71,8 +76,8 @@ func New(l link.Link, cfg *Config) (*Host, error) {
 		}
 		return nil, fmt.Errorf("netstack: %w", err)
 	}
-	h := &Host{log: c.log, tcpConfig: c.tcp}
-	h.stack = gstack.New(gstack.Options{
+	h := &Host{log: c.log, tcpConfig: c.tcp, clock: c.clock}
+	options := gstack.Options{
 		NetworkProtocols: []gstack.NetworkProtocolFactory{
 			arp.NewProtocol,
 			// IGMP and MLD, so that snooping switches forward groups and solicitations.
@@ -85,7 +90,9 @@ func New(l link.Link, cfg *Config) (*Host, error) {
 			h.newTCP, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
 		},
 		HandleLocal: true,
-	})
+	}
+	h.setClock(&options)
+	h.stack = gstack.New(options)
 	if err := h.configure(c); err != nil {
 		h.Close()
 		for _, n := range c.nics[len(h.nics):] {
@@ -153,6 +160,9 @@ func (h *Host) NICs() []stack.NIC {
 	}
 	return nics
 }
+
+// Clock implements [stack.Clocked]: the clock of the links.
+func (h *Host) Clock() clock.Clock { return h.clock }
 
 // Interfaces returns the same interfaces as NICs, with their settings.
 func (h *Host) Interfaces() []*Interface { return append([]*Interface(nil), h.nics...) }

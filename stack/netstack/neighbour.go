@@ -13,6 +13,7 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/clock"
 )
 
 // freshFor is the time for which a neighbour's MAC is used before gVisor is asked again. gVisor
@@ -36,7 +37,7 @@ type neighbour struct {
 
 	mac     atomic.Uint64 // in the low 48 bits; 0 while unknown
 	stale   atomic.Bool   // gVisor must be asked again; set by recheck
-	recheck *time.Timer   // sets stale
+	recheck clock.Timer   // sets stale
 
 	refs int // guarded by nic.neighMu
 
@@ -57,7 +58,7 @@ func (n *Interface) neighbour(local, next netip.Addr) *neighbour {
 	if nb == nil {
 		nb = &neighbour{nic: n, key: k}
 		nb.resolved = nb.onResolved
-		nb.recheck = time.AfterFunc(freshFor, func() { nb.stale.Store(true) })
+		nb.recheck = n.host.clock.AfterFunc(freshFor, func() { nb.stale.Store(true) })
 		n.neighbours[k] = nb
 	}
 	nb.refs++

@@ -3,7 +3,6 @@ package netstack
 import (
 	"encoding/binary"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"sync/atomic"
 	"syscall"
@@ -80,7 +79,7 @@ func (p *port) Path(a stack.PathAttr) (stack.Path, error) {
 	if t.pathGroup, err = n.pathGroup(a); err != nil {
 		return nil, err
 	}
-	t.ownID = uint16(rand.Uint32())
+	t.ownID = uint16(n.host.clock.Uint32())
 	t.ids.Store(uint32(t.ownID))
 	return t, nil
 }

@@ -44,7 +44,7 @@ func (h *Host) Ping(ctx context.Context, addr netip.Addr) (time.Duration, error)
 	if terr := ep.Connect(remote); terr != nil {
 		return 0, fmt.Errorf("ping %v: %w", addr, stackError(terr))
 	}
-	start := time.Now()
+	start := h.clock.Now()
 	if _, terr := ep.Write(bytes.NewReader(request), tcpip.WriteOptions{}); terr != nil {
 		return 0, fmt.Errorf("ping %v: %w", addr, stackError(terr))
 	}
@@ -52,7 +52,7 @@ func (h *Host) Ping(ctx context.Context, addr netip.Addr) (time.Duration, error)
 		var answer bytes.Buffer
 		_, terr := ep.Read(&answer, tcpip.ReadOptions{})
 		if terr == nil && answer.Len() > 0 && answer.Bytes()[0] == reply {
-			return time.Since(start), nil
+			return h.clock.Since(start), nil
 		}
 		if terr != nil {
 			if _, wait := terr.(*tcpip.ErrWouldBlock); !wait {

@@ -14,6 +14,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/waiter"
 
+	"github.com/softrnic/softrnic/link/clock"
 	"github.com/softrnic/softrnic/stack"
 )
 
@@ -50,7 +51,7 @@ func (a *readWaiter) wake() {
 // Wait implements Stream.
 func (s *stream) Wait() error {
 	for {
-		if s.deadline.past() {
+		if s.deadline.past(s.host.clock) {
 			return os.ErrDeadlineExceeded
 		}
 		if s.ep.Readiness(readable)&readable != 0 {
@@ -86,7 +87,7 @@ func (s *stream) callReadable() {
 
 // isReady reports whether Wait returns at once.
 func (s *stream) isReady() bool {
-	return s.deadline.past() || s.ep.Readiness(readable)&readable != 0 || s.isClosed()
+	return s.deadline.past(s.host.clock) || s.ep.Readiness(readable)&readable != 0 || s.isClosed()
 }
 
 func (s *stream) isClosed() bool {
@@ -125,21 +126,21 @@ func (in *consumerWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// deadline is the read deadline, for Wait.
+// deadline is the read deadline, for Wait, or the write deadline.
 type deadline struct {
 	mu    sync.Mutex
 	at    time.Time
-	timer *time.Timer
+	timer clock.Timer
 }
 
-func (d *deadline) past() bool {
+func (d *deadline) past(c clock.Clock) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return !d.at.IsZero() && !time.Now().Before(d.at)
+	return !d.at.IsZero() && !c.Now().Before(d.at)
 }
 
 // set arranges a call of passed at t, or none if t is zero.
-func (d *deadline) set(t time.Time, passed func()) {
+func (d *deadline) set(c clock.Clock, t time.Time, passed func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.at = t
@@ -148,18 +149,36 @@ func (d *deadline) set(t time.Time, passed func()) {
 		d.timer = nil
 	}
 	if !t.IsZero() {
-		d.timer = time.AfterFunc(time.Until(t), passed)
+		d.timer = c.AfterFunc(c.Until(t), passed)
 	}
 }
 
 // SetReadDeadline implements net.Conn.
 func (s *stream) SetReadDeadline(t time.Time) error {
-	s.deadline.set(t, s.readWaiter.notify)
-	return s.TCPConn.SetReadDeadline(t)
+	if !s.host.clock.Virtual() {
+		s.deadline.set(s.host.clock, t, s.readWaiter.notify)
+		return s.TCPConn.SetReadDeadline(t)
+	}
+	s.deadline.set(s.host.clock, t, func() {
+		_ = s.TCPConn.SetReadDeadline(passed)
+		s.readWaiter.notify()
+	})
+	return s.TCPConn.SetReadDeadline(time.Time{})
 }
+
+// SetWriteDeadline implements net.Conn.
+func (s *stream) SetWriteDeadline(t time.Time) error {
+	if !s.host.clock.Virtual() {
+		return s.TCPConn.SetWriteDeadline(t)
+	}
+	s.writeDeadline.set(s.host.clock, t, func() { _ = s.TCPConn.SetWriteDeadline(passed) })
+	return s.TCPConn.SetWriteDeadline(time.Time{})
+}
+
+// passed is a deadline that ends what waits. gonet measures deadlines by the machine's clock.
+var passed = time.Unix(1, 0)
 
 // SetDeadline implements net.Conn.
 func (s *stream) SetDeadline(t time.Time) error {
-	s.deadline.set(t, s.readWaiter.notify)
-	return s.TCPConn.SetDeadline(t)
+	return errors.Join(s.SetReadDeadline(t), s.SetWriteDeadline(t))
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -18,6 +17,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
+	"github.com/softrnic/softrnic/link/clock"
 	"github.com/softrnic/softrnic/stack"
 )
 
@@ -50,6 +50,7 @@ type stream struct {
 	readWaiter     readWaiter
 	consumerWriter consumerWriter
 	deadline       deadline
+	writeDeadline  deadline // with a clock other than the machine's
 	buffers        buffers
 
 	closed     chan struct{}
@@ -89,7 +90,7 @@ func (h *Host) dial(ctx context.Context, local, remote tcpip.FullAddress, proto 
 	if local.Port != 0 {
 		return h.connect(ctx, local, remote, proto, true)
 	}
-	for port := range drawPorts(firstEphemeral, lastEphemeral) {
+	for port := range drawPorts(h.clock, firstEphemeral, lastEphemeral) {
 		if port == remote.Port && local.Addr == remote.Addr {
 			continue // a connection to itself
 		}
@@ -103,10 +104,10 @@ func (h *Host) dial(ctx context.Context, local, remote tcpip.FullAddress, proto 
 }
 
 // drawPorts yields the ports from first to last, beginning at a random one.
-func drawPorts(first, last int) iter.Seq[uint16] {
+func drawPorts(c clock.Clock, first, last int) iter.Seq[uint16] {
 	return func(yield func(uint16) bool) {
 		n := last - first + 1
-		start := rand.IntN(n)
+		start := int(c.Uint32() % uint32(n))
 		for i := range n {
 			if !yield(uint16(first + (start+i)%n)) {
 				return
@@ -397,7 +398,8 @@ func (s *stream) finish() (renewal *gstack.PacketBuffer, first bool) {
 	renewal, s.pendingSYN = s.pendingSYN, nil
 	close(s.closed)
 	s.host.tcp.streams.Delete(s.ep)
-	s.deadline.set(time.Time{}, nil)
+	s.deadline.set(s.host.clock, time.Time{}, nil)
+	s.writeDeadline.set(s.host.clock, time.Time{}, nil)
 	s.readWaiter.wake()
 	// A connection in TIME-WAIT keeps its queue. Its queue must not keep the stream.
 	s.wq.EventUnregister(&s.data)

@@ -94,7 +94,7 @@ func (h *Host) listenAny(local tcpip.FullAddress, proto tcpip.NetworkProtocolNum
 	if local.Port != 0 {
 		return h.listen(local, proto, v6only)
 	}
-	for port := range drawPorts(firstEphemeral, lastEphemeral) {
+	for port := range drawPorts(h.clock, firstEphemeral, lastEphemeral) {
 		local.Port = port
 		if l, err := h.listen(local, proto, v6only); !errors.Is(err, syscall.EADDRINUSE) {
 			return l, err
@@ -205,6 +205,7 @@ func (h *Host) newTCP(s *gstack.Stack) gstack.TransportProtocol {
 	h.tcp = &lazyTCP{stack: s, config: c}
 	h.tcp.memory.limit, h.tcp.memory.grown = c.Memory, map[*buffers]struct{}{}
 	h.tcp.closings.linger, h.tcp.closings.timeWaits, h.tcp.closings.memory = c.Linger, c.TimeWaits, &h.tcp.memory
+	h.tcp.closings.clock, h.tcp.memory.clock = h.clock, h.clock
 	h.tcp.closings.byID = map[gstack.TransportEndpointID]*closing{}
 	return h.tcp
 }

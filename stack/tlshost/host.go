@@ -24,6 +24,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/softrnic/softrnic/link/clock"
 	"github.com/softrnic/softrnic/stack"
 )
 
@@ -52,8 +53,9 @@ type Config struct {
 // Host is a stack whose streams are TLS connections.
 type Host struct {
 	Stack
-	cfg  Config
-	nics []stack.NIC
+	cfg   Config
+	nics  []stack.NIC
+	clock clock.Clock
 
 	refused, displaced atomic.Uint64
 
@@ -62,7 +64,10 @@ type Host struct {
 	open   map[*stream]struct{}
 }
 
-var _ stack.FamilyListener = (*Host)(nil)
+var (
+	_ stack.FamilyListener = (*Host)(nil)
+	_ stack.Clocked        = (*Host)(nil)
+)
 
 // New returns a host on s, which it owns: Close closes s. If New fails, it closes s.
 func New(s Stack, cfg *Config) (*Host, error) {
@@ -72,12 +77,15 @@ func New(s Stack, cfg *Config) (*Host, error) {
 	if cfg.TLS.GetConfigForClient != nil {
 		return nil, errors.Join(errors.New("tlshost: Config.TLS.GetConfigForClient: must be nil"), s.Close())
 	}
-	h := &Host{Stack: s, cfg: *cfg, open: map[*stream]struct{}{}}
+	h := &Host{Stack: s, cfg: *cfg, clock: stack.ClockOf(s), open: map[*stream]struct{}{}}
 	if h.cfg.Logger == nil {
 		h.cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	h.cfg.TLS = cfg.TLS.Clone()
 	h.cfg.TLS.MinVersion, h.cfg.TLS.MaxVersion = tls.VersionTLS13, tls.VersionTLS13
+	if h.cfg.TLS.Time == nil {
+		h.cfg.TLS.Time = h.clock.Now
+	}
 	// Without resumption, the identity of a peer is verified for each connection.
 	h.cfg.TLS.SessionTicketsDisabled, h.cfg.TLS.ClientSessionCache = true, nil
 	// The pieces of a stream are messages, so that short records would not make them faster.
@@ -99,6 +107,9 @@ func (*nic) Frames() stack.FramePort { return nil }
 
 // NICs implements [stack.Network].
 func (h *Host) NICs() []stack.NIC { return slices.Clone(h.nics) }
+
+// Clock implements [stack.Clocked].
+func (h *Host) Clock() clock.Clock { return h.clock }
 
 // Refused returns the number of accepted TCP connections that were closed because TLS was not set
 // up: the handshake failed or took too long, there were too many, or Config.Admit refused the peer.
@@ -172,7 +183,7 @@ func (h *Host) DialStream(ctx context.Context, laddr, raddr netip.AddrPort) (sta
 	if c.ServerName == "" {
 		c.ServerName = raddr.Addr().Unmap().WithZone("").String()
 	}
-	w := newWire(inner)
+	w := newWire(inner, h.clock)
 	s, err := h.handshake(ctx, w, tls.Client(w, c))
 	if err != nil {
 		w.closeAfterAlert(0)

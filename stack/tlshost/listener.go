@@ -138,9 +138,9 @@ func (l *listener) busiest() *list.Element {
 // handshake sets up TLS and passes the stream to Accept.
 func (l *listener) handshake(at *list.Element) {
 	s := at.Value.(*starting)
-	ctx, cancel := context.WithTimeout(context.Background(), handshakeTime)
+	ctx, cancel := l.host.clock.WithTimeout(context.Background(), handshakeTime)
 	defer cancel()
-	w := newWire(s.conn)
+	w := newWire(s.conn, l.host.clock)
 	stream, err := l.host.handshake(ctx, w, tls.Server(w, l.host.config(s.peer)))
 	if err != nil {
 		w.closeAfterAlert(alertTime)

@@ -165,7 +165,7 @@ func (s *stream) Write(b []byte) (n int, err error) {
 		}
 		room, deadline := s.room, s.deadline
 		s.mu.Unlock()
-		if !deadline.IsZero() && !time.Now().Before(deadline) {
+		if !deadline.IsZero() && !s.host.clock.Now().Before(deadline) {
 			return n, os.ErrDeadlineExceeded
 		}
 		part := b[n:min(n+maxRecord, len(b))]
@@ -188,11 +188,11 @@ func (s *stream) awaitRoom(room chan struct{}, deadline time.Time) {
 		<-room
 		return
 	}
-	t := time.NewTimer(time.Until(deadline))
+	late, t := s.host.clock.NewTimer(s.host.clock.Until(deadline))
 	defer t.Stop()
 	select {
 	case <-room:
-	case <-t.C:
+	case <-late:
 	}
 }
 
@@ -296,7 +296,7 @@ func (s *stream) SetWriteDeadline(t time.Time) error {
 // late reports whether the read deadline has passed. A peer that keeps sending does not delay it.
 func (s *stream) late() bool {
 	at := s.readDeadline.Load()
-	return at != nil && !time.Now().Before(*at)
+	return at != nil && !s.host.clock.Now().Before(*at)
 }
 
 // fill decrypts received data into have, or stores the end of the stream in end. It returns false

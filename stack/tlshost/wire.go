@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/softrnic/softrnic/link/clock"
 	"github.com/softrnic/softrnic/stack"
 )
 
@@ -32,6 +33,7 @@ const lingerTime = 5 * time.Second
 // crypto/tls continues after such an error, as it does after a timeout.
 type wire struct {
 	inner   stack.Stream
+	clock   clock.Clock
 	waiting bool // reads wait, during the handshake
 	came    int  // bytes received during the handshake
 
@@ -42,7 +44,7 @@ type wire struct {
 	ended  bool  // closeWrite was called: nothing follows close_notify
 	finish bool  // FIN follows the queue
 	close  bool  // the connection is closed after the queue
-	linger *time.Timer
+	linger clock.Timer
 	record []byte // argument of WritePiece
 	onRoom func() // called without mu when the queue has become empty, and after errors
 
@@ -75,8 +77,8 @@ var (
 	errTooLong   = fmt.Errorf("tlshost: the peer sends more than %d bytes for a handshake", maxReceived)
 )
 
-func newWire(inner stack.Stream) *wire {
-	w := &wire{inner: inner, waiting: true}
+func newWire(inner stack.Stream, c clock.Clock) *wire {
+	w := &wire{inner: inner, clock: c, waiting: true}
 	inner.OnRoom(w.hasRoom)
 	return w
 }
@@ -205,7 +207,7 @@ func (w *wire) closeAfterQueue() {
 		return
 	}
 	_ = w.inner.SetReadDeadline(time.Unix(1, 0)) // ends Wait
-	w.linger = time.AfterFunc(lingerTime, w.inner.Abort)
+	w.linger = w.clock.AfterFunc(lingerTime, w.inner.Abort)
 }
 
 // closeAfterAlert closes the connection after a failed handshake. If data of the peer were left
@@ -217,7 +219,7 @@ func (w *wire) closeAfterAlert(linger time.Duration) {
 	w.onRoom = nil
 	w.mu.Unlock()
 	if linger > 0 && w.inner.CloseWrite() == nil {
-		_ = w.inner.SetReadDeadline(time.Now().Add(linger))
+		_ = w.inner.SetReadDeadline(w.clock.Now().Add(linger))
 		for w.inner.Receive(discard{}) == nil && w.inner.Wait() == nil {
 		}
 	}

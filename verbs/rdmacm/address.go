@@ -279,7 +279,7 @@ func (id *ID) resolve(timeout time.Duration, find func(context.Context) (target,
 	if timeout <= 0 {
 		timeout = math.MaxInt64
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	ctx, cancel := id.ch.devs[0].Clock().WithTimeout(context.Background(), timeout)
 	before := id.state
 	id.state, id.cancel = resolvingAddr, cancel
 	id.mu.Unlock()

@@ -3,7 +3,6 @@ package rdmacm
 import (
 	"errors"
 	"io"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
@@ -137,7 +136,7 @@ func (b *binding) hold() error {
 // bindEphemeral chooses a port that has no binding, and adds b with it. t.mu is held.
 func (t *portTable) bindEphemeral(op string, b *binding) error {
 	const n = lastEphemeral - firstEphemeral + 1
-	start := rand.IntN(n)
+	start := int(b.devs[0].Clock().Uint32() % n)
 	for i := range n {
 		b.addr = netip.AddrPortFrom(b.addr.Addr(), uint16(firstEphemeral+(start+i)%n))
 		if !t.bindsAny(b) {

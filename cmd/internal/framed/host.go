@@ -15,6 +15,7 @@ import (
 	"fmt"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/clock"
 	"github.com/softrnic/softrnic/stack"
 )
 
@@ -67,6 +68,9 @@ func New(s Stack, wrap func(link.Link) (link.Link, error), opts ...Option) (*Hos
 
 // NICs implements [stack.Network].
 func (h *Host) NICs() []stack.NIC { return []stack.NIC{h.nic} }
+
+// Clock implements [stack.Clocked].
+func (h *Host) Clock() clock.Clock { return stack.ClockOf(h.Stack) }
 
 // Close closes the link, which drops delayed packets, and the stack.
 func (h *Host) Close() error { return errors.Join(h.link.Close(), h.Stack.Close()) }

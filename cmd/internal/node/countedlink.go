@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/clock"
 )
 
 // countedLink is a link that counts packets on the wire in both directions. A superframe counts as
@@ -75,6 +76,9 @@ func (c *countedLink) State() link.State { return link.StateOf(c.Link) }
 
 // Watch implements link.Carrier.
 func (c *countedLink) Watch(f func()) { link.Watch(c.Link, f) }
+
+// Clock implements link.Clocked.
+func (c *countedLink) Clock() clock.Clock { return link.ClockOf(c.Link) }
 
 // WatchDepartures implements link.Departures.
 func (c *countedLink) WatchDepartures(f func(mac [6]byte)) { link.WatchDepartures(c.Link, f) }

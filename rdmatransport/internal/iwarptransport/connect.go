@@ -30,12 +30,12 @@ func (e *Engine) Connect(attr *rdmacm.ConnectAttr, h rdmacm.Handler) (rdmacm.Pro
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), startupTimeout)
+	ctx, cancel := e.timers.Clock().WithTimeout(context.Background(), startupTimeout)
 	c := &conn{e: e, h: h, peer: attr.Dst, port: attr.PortNum, initiator: true, cancel: cancel}
 	t := e.dials.enter(netip.AddrPortFrom(attr.Dst, attr.PeerPort))
 	e.work.Go(func() {
 		defer t.done()
-		t.wait(dialWait)
+		t.wait(e.timers.Clock(), dialWait)
 		c.connect(ctx, attr, f, t.done)
 	})
 	return c, nil
@@ -162,7 +162,7 @@ func (c *conn) terminateSetup(err error) {
 	c.framer.Begin(fpdu, len(segment))
 	c.framer.Add(segment[:])
 	c.framer.End()
-	_ = c.stream.SetWriteDeadline(time.Now().Add(lingerTimeout))
+	_ = c.stream.SetWriteDeadline(c.e.timers.Clock().Now().Add(lingerTimeout))
 	if _, err := c.stream.Write(fpdu); err != nil {
 		c.stream.Abort()
 		return

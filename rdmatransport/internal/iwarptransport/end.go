@@ -4,8 +4,6 @@ package iwarptransport
 // error.
 
 import (
-	"time"
-
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -43,7 +41,7 @@ func (q *qp) closeStream() {
 	if ok, err := q.sendCoalesced(); !ok && err == nil {
 		rest := q.sending.output.takeCoalesced()
 		q.e.work.Go(func() {
-			_ = c.stream.SetWriteDeadline(time.Now().Add(lingerTimeout))
+			_ = c.stream.SetWriteDeadline(c.e.timers.Clock().Now().Add(lingerTimeout))
 			_, _ = c.stream.Write(rest)
 			_ = c.stream.CloseWrite()
 		})
@@ -73,7 +71,7 @@ func (q *qp) failQP() {
 // linger limits the time for the peer to read everything and to close. The QP is locked, because
 // its reader sets the deadline too.
 func (c *conn) linger() {
-	_ = c.stream.SetReadDeadline(time.Now().Add(lingerTimeout))
+	_ = c.stream.SetReadDeadline(c.e.timers.Clock().Now().Add(lingerTimeout))
 }
 
 // streamLost ends the connection after a failed write to the stream. The reader will get the same

@@ -155,7 +155,7 @@ func (l *listener) started(stream stack.Stream, place *admission.Place[netip.Add
 // stream to its end.
 func (l *listener) start(stream stack.Stream, place *admission.Place[netip.Addr], t *ticket[netip.Addr]) {
 	stream.SetTOS(l.tos)
-	_ = stream.SetDeadline(time.Now().Add(requestTimeout))
+	_ = stream.SetDeadline(l.e.timers.Clock().Now().Add(requestTimeout))
 	c, request, err := l.readRequest(stream)
 	if err != nil || !l.e.access.Admits(c.peer) || !l.admit(c) {
 		t.done()
@@ -169,7 +169,7 @@ func (l *listener) start(stream stack.Stream, place *admission.Place[netip.Addr]
 	}
 	l.started(stream, place)
 	_ = stream.SetDeadline(time.Time{})
-	t.wait(reportWait)
+	t.wait(l.e.timers.Clock(), reportWait)
 	c.report(request)
 	t.done()
 	c.waitReadable()

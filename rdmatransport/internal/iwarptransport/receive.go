@@ -138,7 +138,7 @@ func (q *qp) startIdleTimer(c *conn) {
 	c.active = true
 	if !c.idleTimer && (c.reads+1 >= readerThreshold || c.deframer.Held() > 0) {
 		c.idleTimer = true
-		_ = c.stream.SetReadDeadline(time.Now().Add(idleTimeout))
+		_ = c.stream.SetReadDeadline(c.e.timers.Clock().Now().Add(idleTimeout))
 	}
 }
 
@@ -161,7 +161,7 @@ func (q *qp) onIdleTimeout(c *conn) idleness {
 	var deadline time.Time
 	found := idle
 	if c.active {
-		deadline = time.Now().Add(idleTimeout)
+		deadline = c.e.timers.Clock().Now().Add(idleTimeout)
 		found = busy
 	} else {
 		c.deframer.Release()

@@ -7,6 +7,8 @@ package iwarptransport
 import (
 	"sync"
 	"time"
+
+	"github.com/softrnic/softrnic/stack"
 )
 
 // sequencer keeps connections with equal keys in order.
@@ -37,15 +39,15 @@ func (o *sequencer[K]) enter(key K) *ticket[K] {
 
 // wait waits until the previous ticket is released, but at most for the given time, because that
 // connection may be slow.
-func (t *ticket[K]) wait(most time.Duration) {
+func (t *ticket[K]) wait(c stack.Clock, most time.Duration) {
 	if t.prev == nil {
 		return
 	}
-	timer := time.NewTimer(most)
+	late, timer := c.NewTimer(most)
 	defer timer.Stop()
 	select {
 	case <-t.prev.ended:
-	case <-timer.C:
+	case <-late:
 	}
 	t.prev = nil
 }

@@ -2,7 +2,6 @@ package iwarptransport
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/rdmap"
 	"github.com/softrnic/softrnic/rdmatransport/trace"
@@ -14,7 +13,7 @@ func (e *Engine) SetTrace(sink trace.Sink) { e.trace = sink }
 
 // emit traces an event of QP qpn. The engine has a sink.
 func (e *Engine) emit(qpn uint32, ev trace.Event) {
-	ev.Time, ev.Transport, ev.QPN = time.Now(), "iWARP", qpn
+	ev.Time, ev.Transport, ev.QPN = e.timers.Clock().Now(), "iWARP", qpn
 	e.trace(ev)
 }
 

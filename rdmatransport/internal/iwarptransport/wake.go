@@ -38,7 +38,7 @@ func (n *waker) start() {
 	n.arm()
 }
 
-func (n *waker) arm() { n.q.e.timers.Arm(&n.timer, time.Now().Add(n.after)) }
+func (n *waker) arm() { n.q.e.timers.ArmAt(&n.timer, n.q.e.timers.Now()+n.after) }
 
 // onTimer runs when the timer fires.
 func (n *waker) onTimer() {

@@ -3,7 +3,6 @@
 package keys
 
 import (
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,6 +12,8 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
+
+	"github.com/softrnic/softrnic/stack"
 )
 
 // Quarantine is how many deleted numbers a table does not draw again, so that a packet in flight to
@@ -74,7 +75,7 @@ func New[T any](width int, random io.Reader, reserved func(uint32) bool) *Table[
 func NewRange[T any](base, mask uint32, random io.Reader, reserved func(uint32) bool) *Table[T] {
 	width := bits.Len32(mask)
 	if random == nil {
-		random = rand.Reader
+		random = stack.Clock{}.Rand()
 	}
 	t := &Table[T]{
 		rand:     random,

@@ -9,7 +9,6 @@ package rocetransport
 
 import (
 	"sync/atomic"
-	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/send"
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
@@ -34,7 +33,7 @@ func (e *Engine) addDelayed(q *qp) {
 func (e *Engine) pushDelayed(q *qp) {
 	e.delayed.push(q)
 	if !e.delayed.timer.Armed() {
-		e.timers.Arm(&e.delayed.timer, time.Now().Add(maxSendDelay))
+		e.timers.ArmAt(&e.delayed.timer, e.now()+maxSendDelay)
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 
 // gsiPort returns an engine on a memory interface, for tests of QP 1.
 func gsiPort(t *testing.T) (*rocetransport.Engine, *port) {
-	q := timers.New()
+	q := timers.New(stack.Clock{})
 	p := &port{t: t, gids: []netip.Addr{netip.MustParseAddr("fe80::1"), netip.MustParseAddr("10.0.0.1")}}
 	e := rocetransport.New([]stack.NIC{p}, roce.Config{}, memory.NewRegions(nil), q, nil, nil,
 		stack.Range{Mask: 1<<24 - 1}, func(uint32) bool { return false })

@@ -34,7 +34,7 @@ func (e *Engine) HostLeft(addr netip.Addr) {
 	if len(affected) == 0 {
 		return
 	}
-	time.AfterFunc(hostLeftGrace, func() {
+	e.timers.Clock().AfterFunc(hostLeftGrace, func() {
 		for _, w := range affected {
 			q := w.q
 			q.h.Lock()

@@ -2,7 +2,6 @@ package rocetransport
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/trace"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
@@ -14,7 +13,7 @@ func (e *Engine) SetTrace(sink trace.Sink) { e.trace = sink }
 
 // emit traces an event. The engine has a sink.
 func (q *qp) emit(e trace.Event) {
-	e.Time, e.Transport, e.QPN = time.Now(), "RoCE", q.num
+	e.Time, e.Transport, e.QPN = q.e.timers.Clock().Now(), "RoCE", q.num
 	q.e.trace(e)
 }
 

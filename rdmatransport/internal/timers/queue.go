@@ -1,5 +1,6 @@
 // Package timers is a queue of timers for a whole device: any number of timers, one goroutine, one
-// runtime timer.
+// runtime timer. On a clock other than the machine's, that clock's timer takes the goroutine's
+// place.
 package timers
 
 import (
@@ -8,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/softrnic/softrnic/stack"
 )
 
 // Queue runs the callbacks of its timers, one at a time, on its own goroutine, which sleeps until
@@ -18,13 +21,16 @@ import (
 // lock. Stop, and Arm with a later deadline, leave the timer's entry in the queue. The goroutine
 // moves or removes it at its old time.
 type Queue struct {
+	clock stack.Clock
 	start time.Time
 	quit  chan struct{}
 	done  chan struct{}
 
+	turn sync.Mutex // without a goroutine: held by runDue
+
 	mu      sync.Mutex
 	entries entries
-	wake    *time.Timer // for the first entry; set and reset under mu
+	wake    stack.Timer // for the first entry; set and reset under mu
 	closed  bool
 }
 
@@ -52,17 +58,27 @@ func (t *Timer) Due() time.Duration { return time.Duration(t.deadline.Load()) }
 // Armed reports whether the callback has yet to run.
 func (t *Timer) Armed() bool { return t.deadline.Load() != 0 }
 
-// New returns a queue and starts its goroutine, which runs until Close.
-func New() *Queue {
-	q := &Queue{
-		start: time.Now(),
-		quit:  make(chan struct{}),
-		done:  make(chan struct{}),
-		wake:  time.NewTimer(math.MaxInt64),
+// New returns a queue on a clock. On the machine's clock it starts its goroutine, which runs until
+// Close.
+func New(c stack.Clock) *Queue {
+	q := &Queue{clock: c, start: c.Now(), quit: make(chan struct{}), done: make(chan struct{})}
+	if c.Virtual() {
+		q.wake = c.AfterFunc(math.MaxInt64, func() {
+			q.turn.Lock()
+			defer q.turn.Unlock()
+			q.runDue()
+		})
+		close(q.done)
+		return q
 	}
-	go q.run()
+	wake, timer := c.NewTimer(math.MaxInt64)
+	q.wake = timer
+	go q.run(wake)
 	return q
 }
+
+// Clock returns the queue's clock.
+func (q *Queue) Clock() stack.Clock { return q.clock }
 
 // Close waits for a running callback. No callback runs afterwards. It must not be called from a
 // callback, or with a lock that a callback takes.
@@ -70,16 +86,19 @@ func (q *Queue) Close() {
 	q.mu.Lock()
 	if !q.closed {
 		q.closed = true
+		q.wake.Stop()
 		close(q.quit)
 	}
 	q.mu.Unlock()
 	<-q.done
+	q.turn.Lock() // waits for runDue
+	defer q.turn.Unlock()
 }
 
-// Arm makes the timer's callback run once, at the given time, or at once if that has passed. It
-// replaces any earlier time. Like Stop it does not wait: a callback that has already started, and
-// may wait for a lock of the caller, still runs. A callback must therefore check whether it has
-// work.
+// Arm makes the timer's callback run once, at the given time of the queue's clock, or at once if
+// that has passed. It replaces any earlier time. Like Stop it does not wait: a callback that has
+// already started, and may wait for a lock of the caller, still runs. A callback must therefore
+// check whether it has work.
 func (q *Queue) Arm(t *Timer, at time.Time) { q.arm(t, max(q.since(at), 1)) }
 
 // ArmAt is Arm with a time of Now.
@@ -117,9 +136,9 @@ func (q *Queue) Remove(t *Timer) {
 func (q *Queue) since(at time.Time) int64 { return min(int64(at.Sub(q.start)), noEntry-2) + 1 }
 
 // Now returns the time since the queue was created. It is never 0.
-func (q *Queue) Now() time.Duration { return time.Since(q.start) + 1 }
+func (q *Queue) Now() time.Duration { return q.clock.Since(q.start) + 1 }
 
-func (q *Queue) now() int64 { return q.since(time.Now()) }
+func (q *Queue) now() int64 { return q.since(q.clock.Now()) }
 
 // schedule gives an armed timer an entry that is due no later than its deadline. mu is held.
 func (q *Queue) schedule(t *Timer) {
@@ -139,14 +158,13 @@ func (q *Queue) schedule(t *Timer) {
 	}
 }
 
-func (q *Queue) run() {
+func (q *Queue) run(wake <-chan time.Time) {
 	defer close(q.done)
 	for {
 		select {
 		case <-q.quit:
-			q.wake.Stop()
 			return
-		case <-q.wake.C:
+		case <-wake:
 			q.runDue()
 		}
 	}

@@ -3,13 +3,16 @@ package timers_test
 import (
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/softrnic/softrnic/link/clock"
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
+	"github.com/softrnic/softrnic/tests/stacktest"
 )
 
 // run calls f with a queue in a bubble of virtual time. The bubble fails if the queue leaks a
@@ -17,7 +20,7 @@ import (
 func run(t *testing.T, f func(q *timers.Queue)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		q := timers.New()
+		q := timers.New(clock.Clock{})
 		f(q)
 		q.Close()
 	})
@@ -195,7 +198,7 @@ func TestCallbackTakesTheArmersLock(t *testing.T) {
 
 func TestCloseWaitsForTheCallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := timers.New()
+		q := timers.New(clock.Clock{})
 		running, finish := make(chan struct{}), make(chan struct{})
 		var a, b timers.Timer
 		a.Init(func() { close(running); <-finish })
@@ -225,7 +228,7 @@ func TestCloseWaitsForTheCallback(t *testing.T) {
 
 // TestRemovedTimerIsForgotten: the queue holds no reference, even if the timer was due in a year.
 func TestRemovedTimerIsForgotten(t *testing.T) {
-	q := timers.New()
+	q := timers.New(clock.Clock{})
 	defer q.Close()
 	type owner struct{ timer timers.Timer }
 	freed := make(chan struct{})
@@ -250,7 +253,7 @@ func TestRemovedTimerIsForgotten(t *testing.T) {
 
 // TestNoneIsLost stresses the lock-free paths in real time: an armed timer fires.
 func TestNoneIsLost(t *testing.T) {
-	q := timers.New()
+	q := timers.New(clock.Clock{})
 	defer q.Close()
 	var wg sync.WaitGroup
 	for range 4 {
@@ -289,7 +292,7 @@ func BenchmarkArm(b *testing.B) {
 		}
 	}
 	b.Run("later", func(b *testing.B) { // a retransmission timer that an acknowledgement postpones
-		q := timers.New()
+		q := timers.New(clock.Clock{})
 		defer q.Close()
 		idle(b, q)
 		var t timers.Timer
@@ -302,7 +305,7 @@ func BenchmarkArm(b *testing.B) {
 		}
 	})
 	b.Run("stop", func(b *testing.B) {
-		q := timers.New()
+		q := timers.New(clock.Clock{})
 		defer q.Close()
 		idle(b, q)
 		var t timers.Timer
@@ -316,7 +319,7 @@ func BenchmarkArm(b *testing.B) {
 		}
 	})
 	b.Run("remove", func(b *testing.B) { // among 100,000 others
-		q := timers.New()
+		q := timers.New(clock.Clock{})
 		defer q.Close()
 		idle(b, q)
 		ts := make([]timers.Timer, 1024)
@@ -336,7 +339,7 @@ func BenchmarkArm(b *testing.B) {
 }
 
 func BenchmarkFire(b *testing.B) {
-	q := timers.New()
+	q := timers.New(clock.Clock{})
 	defer q.Close()
 	var t timers.Timer
 	fired := make(chan struct{}, 1)
@@ -346,4 +349,28 @@ func BenchmarkFire(b *testing.B) {
 		q.Arm(&t, time.Time{})
 		<-fired
 	}
+}
+
+// TestOwnClock: on a clock other than the machine's, callbacks run when its time passes, at their
+// times, and Close ends them.
+func TestOwnClock(t *testing.T) {
+	sim := stacktest.NewClock(1)
+	q := timers.New(clock.New(sim))
+	start := sim.Now()
+	var at []time.Duration
+	var again, later timers.Timer
+	again.Init(func() {
+		if at = append(at, sim.Now().Sub(start)); len(at) < 3 {
+			q.ArmAt(&again, q.Now()+time.Second)
+		}
+	})
+	later.Init(func() { t.Error("a callback after Close") })
+	q.ArmAt(&later, time.Hour)
+	q.Arm(&again, start.Add(time.Millisecond))
+	sim.Advance(time.Minute)
+	if want := []time.Duration{1e6, 1e6 + 1e9, 1e6 + 2e9}; !slices.Equal(at, want) {
+		t.Errorf("callbacks at %v, want %v", at, want)
+	}
+	q.Close()
+	sim.Advance(2 * time.Hour)
 }

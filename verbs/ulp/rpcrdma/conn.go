@@ -5,7 +5,6 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
@@ -315,11 +314,11 @@ func (c *conn) keepAlive() {
 	if c.cfg.KeepAlive < 0 {
 		return
 	}
-	t := time.NewTicker(c.cfg.KeepAlive)
+	tick, t := c.pd.Device().Clock().NewTicker(c.cfg.KeepAlive)
 	defer t.Stop()
 	for waited := false; ; {
 		select {
-		case <-t.C:
+		case <-tick:
 		case <-c.ended:
 			return
 		}

@@ -165,7 +165,7 @@ func (s *server) handle(r *rdmacm.Request, begin func(context.Context, *Conn) (H
 	}
 	peer := parsePrivate(r.Peer().PrivateData)
 	s.invalidate = peer.invalidate
-	accepting, cancel := context.WithTimeout(s.ctx, acceptTimeout)
+	accepting, cancel := r.Device().Clock().WithTimeout(s.ctx, acceptTimeout)
 	cm, err := r.Accept(accepting, s.cmConfig(private{invalidate: true, send: l.cfg.Inline, recv: l.cfg.Inline}))
 	cancel()
 	if err != nil {

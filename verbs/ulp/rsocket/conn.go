@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
@@ -54,7 +53,7 @@ type Conn struct {
 	err        error // the reason for failed
 	failed     bool
 	onReady    readyHook
-	keepalive  *time.Timer
+	keepalive  verbs.Timer
 	closing    sync.Once
 	closeErr   error
 	cancel     context.CancelFunc // ends run
@@ -143,7 +142,7 @@ func (c *Conn) start(cm *rdmacm.Conn, peer *connData) {
 	c.mu.Lock()
 	c.grant()
 	if c.cfg.KeepAlive > 0 {
-		c.keepalive = time.AfterFunc(c.cfg.KeepAlive, c.probe)
+		c.keepalive = c.cq.Device().Clock().AfterFunc(c.cfg.KeepAlive, c.probe)
 	}
 	c.mu.Unlock()
 	c.goroutines.Go(func() { c.run(ctx) })
@@ -251,7 +250,7 @@ func (c *Conn) close() error {
 		_ = c.disconnect()
 	}
 	expired := false
-	linger := time.AfterFunc(c.cfg.Linger, func() {
+	linger := c.cq.Device().Clock().AfterFunc(c.cfg.Linger, func() {
 		c.mu.Lock()
 		expired = true
 		c.mu.Unlock()

@@ -5,11 +5,13 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/softrnic/softrnic/verbs"
 )
 
 // deadline is the time at which calls of one half stop waiting. The socket's mu protects it.
 type deadline struct {
-	timer      *time.Timer
+	timer      verbs.Timer
 	expired    bool
 	generation int // detects a timer that was replaced
 }
@@ -23,20 +25,20 @@ func (d *deadline) stop() {
 }
 
 // set sets the deadline; the zero value means none. mu is held.
-func (d *deadline) set(t time.Time, mu *sync.Mutex, waiting *sync.Cond) {
+func (d *deadline) set(c verbs.Clock, t time.Time, mu *sync.Mutex, waiting *sync.Cond) {
 	d.stop()
 	d.expired = false
 	if t.IsZero() {
 		return
 	}
-	left := time.Until(t)
+	left := c.Until(t)
 	if left <= 0 {
 		d.expired = true
 		waiting.Broadcast()
 		return
 	}
 	generation := d.generation
-	d.timer = time.AfterFunc(left, func() {
+	d.timer = c.AfterFunc(left, func() {
 		mu.Lock()
 		defer mu.Unlock()
 		if d.generation == generation {
@@ -69,7 +71,7 @@ func (c *Conn) setDeadlines(t time.Time, ds ...*deadline) error {
 		if d == &c.writeDeadline {
 			waiting = &c.writable.changed
 		}
-		d.set(t, &c.mu, waiting)
+		d.set(c.cq.Device().Clock(), t, &c.mu, waiting)
 	}
 	return nil
 }
@@ -96,6 +98,6 @@ func (c *PacketConn) setDeadline(d *deadline, t time.Time, waiting *sync.Cond) e
 	if c.closed {
 		return c.opError("set", net.ErrClosed)
 	}
-	d.set(t, &c.mu, waiting)
+	d.set(c.dev.Clock(), t, &c.mu, waiting)
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 // Listener accepts connections.
 type Listener struct {
 	l      *rdmacm.Listener
+	clock  verbs.Clock
 	cfg    atomic.Pointer[Config]
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -48,7 +49,7 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 		return nil, &net.OpError{Op: "listen", Net: "rsocket", Addr: socketAddr{addr}, Err: err}
 	}
 	l := &Listener{
-		l: cm, conns: make(chan *Conn), ended: make(chan struct{}),
+		l: cm, clock: dev.Clock(), conns: make(chan *Conn), ended: make(chan struct{}),
 		// Backlog slots for peers with a validated address, and as many for the others.
 		slots: make(chan struct{}, 2*full.Backlog),
 	}
@@ -105,7 +106,7 @@ type halfOpen struct {
 // begin begins a half-open connection of a peer, until its context ends or established is called.
 func (l *Listener) begin(peer netip.Addr) (ctx context.Context, established func()) {
 	ctx, end := context.WithCancel(l.ctx)
-	h := &halfOpen{peer, time.Now(), end}
+	h := &halfOpen{peer, l.clock.Now(), end}
 	l.mu.Lock()
 	l.halfOpen = append(l.halfOpen, h)
 	l.mu.Unlock()
@@ -126,12 +127,15 @@ func (l *Listener) takeSlot() bool {
 			return true
 		default:
 		}
+		mayEnd, timer := l.clock.NewTimer(l.endOldest())
 		select {
 		case l.slots <- struct{}{}:
+			timer.Stop()
 			return true
 		case <-l.ctx.Done():
+			timer.Stop()
 			return false
-		case <-time.After(l.endOldest()):
+		case <-mayEnd:
 		}
 	}
 }
@@ -150,7 +154,7 @@ func (l *Listener) endOldest() time.Duration {
 		if of[h.peer] < most {
 			continue
 		}
-		if left := mostHalfOpen - time.Since(h.since); left > 0 {
+		if left := mostHalfOpen - l.clock.Since(h.since); left > 0 {
 			return left
 		}
 		h.end()

@@ -198,7 +198,7 @@ func (c *Conn) SetKeepAlive(d time.Duration) error {
 		c.keepalive = nil
 	}
 	if c.cfg.KeepAlive = d; d > 0 {
-		c.keepalive = time.AfterFunc(d, c.probe)
+		c.keepalive = c.cq.Device().Clock().AfterFunc(d, c.probe)
 	}
 	return nil
 }

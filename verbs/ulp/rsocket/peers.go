@@ -2,7 +2,6 @@ package rsocket
 
 import (
 	"container/list"
-	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -159,7 +158,7 @@ func (c *PacketConn) resolve(p *peer) {
 
 // route creates an address handle for an address, and returns this host's source address for it.
 func (c *PacketConn) route(to netip.AddrPort) (ah *verbs.AH, source netip.Addr, err error) {
-	ctx, cancel := context.WithTimeout(c.ctx, resolveTimeout)
+	ctx, cancel := c.dev.Clock().WithTimeout(c.ctx, resolveTimeout)
 	defer cancel()
 	id, err := rdmacm.CreateSyncID(rdmacm.UDP, c.dev)
 	if err != nil {

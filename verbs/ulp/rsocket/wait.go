@@ -25,7 +25,8 @@ func (c *Conn) waitFor(w *waiter, done func() bool) {
 	if done() {
 		return
 	}
-	began := time.Now()
+	now := c.cq.Device().Clock()
+	began := now.Now()
 	if w.polls {
 		c.mu.Unlock()
 		c.poll(done)
@@ -37,14 +38,15 @@ func (c *Conn) waitFor(w *waiter, done func() bool) {
 			w.changed.Wait()
 		}
 	}
-	w.polls = time.Since(began) < shortWait
+	w.polls = now.Since(began) < shortWait && !now.Virtual() // time stands while it polls
 }
 
 // poll receives packets and takes completions on this goroutine until done returns true, or for
 // pollTime.
 func (c *Conn) poll(done func() bool) {
 	c.polling.Add(1)
-	began := time.Now()
+	now := c.cq.Device().Clock()
+	began := now.Now()
 	for i := 1; i <= maxPolls; i++ {
 		c.cq.Device().Progress()
 		if !c.pollCQ(false) {
@@ -53,7 +55,7 @@ func (c *Conn) poll(done func() bool) {
 		c.mu.Lock()
 		isDone := done()
 		c.mu.Unlock()
-		if isDone || i%clockInterval == 0 && time.Since(began) > pollTime {
+		if isDone || i%clockInterval == 0 && now.Since(began) > pollTime {
 			break
 		}
 	}

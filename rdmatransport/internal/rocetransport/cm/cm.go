@@ -19,7 +19,6 @@
 package cm
 
 import (
-	"crypto/rand"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -102,7 +101,7 @@ type Manager struct {
 	halfOpen  counts            // number of half-open connections
 	held      []held            // see validate.go
 	nextHeld  int               // index of the last one in held
-	lastHeld  time.Time         // time of the last one
+	lastHeld  time.Duration     // time of the last one
 	// Holds the communication ID for DREPs to validate peers; nil if held is empty.
 	validator     *conn
 	disconnecting int           // connections that wait for DREP
@@ -127,7 +126,7 @@ type peerKey struct {
 // New starts a manager.
 func New(cfg Config) *Manager {
 	if cfg.Rand == nil {
-		cfg.Rand = rand.Reader
+		cfg.Rand = stack.Clock{}.Rand()
 	}
 	if cfg.IDs == (stack.Range{}) {
 		cfg.IDs.Mask = 1<<32 - 1

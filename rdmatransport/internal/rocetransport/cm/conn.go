@@ -81,7 +81,7 @@ type conn struct {
 	noFailover        bool // the peer asked for an alternate path
 
 	timer      timers.Timer
-	due        time.Time     // of the timer; zero if none
+	due        time.Duration // of the timer; 0 if none
 	timeout    time.Duration // for an answer
 	maxRetries int
 	retries    int
@@ -103,7 +103,7 @@ func (c *conn) set(s state) {
 	c.state = s
 	if old.halfOpen() != s.halfOpen() {
 		c.countHalfOpen(delta(s.halfOpen()))
-		if c.m.halfOpen.unvalidated == 0 && c.m.validator != nil && time.Since(c.m.lastHeld) > heldTimeout {
+		if c.m.halfOpen.unvalidated == 0 && c.m.validator != nil && c.m.cfg.Timers.Now()-c.m.lastHeld > heldTimeout {
 			c.m.forgetHeld()
 		}
 	}
@@ -135,7 +135,7 @@ func (c *conn) forgetPeer() {
 // release makes the connection idle and removes it from all tables.
 func (c *conn) release() {
 	c.set(idle)
-	c.due, c.msg = time.Time{}, nil
+	c.due, c.msg = 0, nil
 	c.m.cfg.Timers.Remove(&c.timer)
 	c.forgetPeer()
 	if k := c.sidrKey(); c.m.sidr[k] == c {
@@ -164,13 +164,13 @@ func (c *conn) sendRequest(tid uint64, msg mad.Message) {
 
 // stopRetries ends retransmission.
 func (c *conn) stopRetries() {
-	c.msg, c.due = nil, time.Time{}
+	c.msg, c.due = nil, 0
 	c.m.cfg.Timers.Stop(&c.timer)
 }
 
 func (c *conn) arm(d time.Duration) {
-	c.due = time.Now().Add(d)
-	c.m.cfg.Timers.Arm(&c.timer, c.due)
+	c.due = c.m.cfg.Timers.Now() + d
+	c.m.cfg.Timers.ArmAt(&c.timer, c.due)
 }
 
 // stateError returns the error of a call in the wrong state.

@@ -1,10 +1,6 @@
 package cm
 
-import (
-	"time"
-
-	"github.com/softrnic/softrnic/verbs/rdmacm"
-)
+import "github.com/softrnic/softrnic/verbs/rdmacm"
 
 // report queues an event for the application.
 func (c *conn) report(ev rdmacm.ConnEvent) {
@@ -31,7 +27,7 @@ func (m *Manager) unlockAndDeliver() {
 // the events.
 func (m *Manager) unlockAndDeliverLater() {
 	if len(m.ready) > 0 && !m.closed {
-		m.cfg.Timers.Arm(&m.eventTimer, time.Now())
+		m.cfg.Timers.ArmAt(&m.eventTimer, 0)
 	}
 	m.mu.Unlock()
 }

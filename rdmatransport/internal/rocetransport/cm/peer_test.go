@@ -64,7 +64,7 @@ type rig struct {
 }
 
 func newRig(t testing.TB, seed uint64) *rig {
-	r := &rig{t: t, q: timers.New(), start: time.Now(), gid: 1}
+	r := &rig{t: t, q: timers.New(stack.Clock{}), start: time.Now(), gid: 1}
 	var key [32]byte
 	key[0], key[1] = byte(seed), byte(seed>>8)
 	r.m = cm.New(cm.Config{

@@ -3,7 +3,6 @@ package cm
 import (
 	"encoding/binary"
 	"syscall"
-	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/mad"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
@@ -15,8 +14,8 @@ const timedOut = -int(syscall.ETIMEDOUT)
 // expired is the timer's callback.
 func (c *conn) expired() {
 	c.m.mu.Lock()
-	if !c.due.IsZero() && !time.Now().Before(c.due) {
-		c.due = time.Time{}
+	if c.due != 0 && c.m.cfg.Timers.Now() >= c.due {
+		c.due = 0
 		c.onTimeout()
 	}
 	c.m.unlockAndDeliver()

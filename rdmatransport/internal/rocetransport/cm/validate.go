@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"io"
 	"net/netip"
-	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/mad"
 	"github.com/softrnic/softrnic/verbs/admission"
@@ -53,7 +52,7 @@ func (m *Manager) hold(d *Datagram, id, qpn uint32) {
 	} else {
 		m.nextHeld = (m.nextHeld + 1) % maxHeld
 	}
-	m.lastHeld = time.Now()
+	m.lastHeld = m.cfg.Timers.Now()
 	h := &m.held[m.nextHeld]
 	h.tid = (binary.BigEndian.Uint64(b[:])|1<<63)&^(maxHeld-1) | uint64(m.nextHeld)
 	h.Datagram = *d

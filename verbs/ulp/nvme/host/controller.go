@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -129,7 +128,7 @@ func (c *Controller) Close() error {
 	s := c.session.Load()
 	var err error
 	if s.reason() == nil {
-		ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+		ctx, cancel := c.dev.Clock().WithTimeout(context.Background(), shutdownTimeout)
 		defer cancel()
 		err = s.shutDown(ctx)
 	}
@@ -158,6 +157,6 @@ func (c *Controller) queue() (*queue, error) {
 	case 1:
 		return s.io[0], nil
 	default:
-		return s.io[rand.IntN(n)], nil
+		return s.io[int(s.c.dev.Clock().Uint32()%uint32(n))], nil
 	}
 }

@@ -145,7 +145,7 @@ const statusInterval = 50 * time.Millisecond
 // awaitStatus waits until bits of CSTS have a value.
 func (s *session) awaitStatus(ctx context.Context, mask, want uint64, timeout time.Duration) error {
 	const op = "wait for CSTS"
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := s.c.dev.Clock().WithTimeout(ctx, timeout)
 	defer cancel()
 	for {
 		csts, err := s.admin.do(ctx, nvme.PropertyGetCommand(nvme.PropertyCSTS), nil, nil)
@@ -157,8 +157,9 @@ func (s *session) awaitStatus(ctx context.Context, mask, want uint64, timeout ti
 		case csts&nvme.CSTSFatal != 0:
 			return violation("the controller reports a fatal status, CSTS %#x", csts)
 		}
+		passed, _ := s.c.dev.Clock().NewTimer(statusInterval)
 		select {
-		case <-time.After(statusInterval):
+		case <-passed:
 		case <-ctx.Done():
 			return &verbs.Error{Op: op, Err: ctx.Err()}
 		case <-s.done:
@@ -217,11 +218,11 @@ func (s *session) serveAdmin() {
 
 // keepTime ends queues with a command that has timed out.
 func (s *session) keepTime() {
-	t := time.NewTicker(s.c.cfg.Timeout / ticks)
+	tick, t := s.c.dev.Clock().NewTicker(s.c.cfg.Timeout / ticks)
 	defer t.Stop()
 	for {
 		select {
-		case <-t.C:
+		case <-tick:
 		case <-s.done:
 			return
 		}
@@ -266,11 +267,11 @@ func (q *queue) advanceClock() bool {
 
 // keepAlive sends Keep Alive commands.
 func (s *session) keepAlive() {
-	t := time.NewTicker(s.c.cfg.KeepAlive / 3)
+	tick, t := s.c.dev.Clock().NewTicker(s.c.cfg.KeepAlive / 3)
 	defer t.Stop()
 	for {
 		select {
-		case <-t.C:
+		case <-tick:
 		case <-s.done:
 			return
 		}

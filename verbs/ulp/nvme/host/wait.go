@@ -204,7 +204,7 @@ func (q *queue) awaitSlot(ctx context.Context, w *waiter) error {
 		attend := q.unattended() && q.wanting[0] == w
 		q.mu.Unlock()
 		if attend && q.poll.TryLock() {
-			short, cancel := context.WithTimeout(ctx, attendInterval)
+			short, cancel := q.s.c.dev.Clock().WithTimeout(ctx, attendInterval)
 			if !w.ready.Load() && !q.ended() {
 				_ = q.progress(short)
 			}

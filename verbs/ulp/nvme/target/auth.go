@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/ulp/nvme"
 	"github.com/softrnic/softrnic/verbs/ulp/nvme/auth"
 )
@@ -18,7 +19,7 @@ type authentication struct {
 	busy   atomic.Bool // a command is executed, and has side and failed
 	side   *auth.Controller
 	failed bool
-	timer  *time.Timer // ends the queue if it is locked
+	timer  verbs.Timer // ends the queue if it is locked
 }
 
 // requireAuth begins the authentication of a queue, if the controller's host has keys.
@@ -33,7 +34,7 @@ func (q *queue) requireAuth(ctrl *controller) bool {
 		Hashes:   cfg.Hashes, Groups: cfg.Groups,
 	})}
 	q.locked.Store(true)
-	q.auth.timer = time.AfterFunc(cfg.AuthTimeout, func() {
+	q.auth.timer = q.t.dev.Clock().AfterFunc(cfg.AuthTimeout, func() {
 		if q.locked.Load() {
 			q.end(errUnauthenticated)
 		}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/ulp/nvme"
 )
 
@@ -44,7 +45,7 @@ type controller struct {
 	flushing  bool          // writes become durable, and then shutDown is called
 	repeat    bool          // this is to be done once more
 	keepAlive time.Duration // 0: none
-	timer     *time.Timer
+	timer     verbs.Timer
 	events    uint32          // that the host wants
 	requests  []*command      // Asynchronous Event Requests
 	changed   map[uint32]bool // namespaces, since the host has read the log
@@ -57,7 +58,7 @@ type controller struct {
 // newController creates a controller for an Admin queue. It returns nil if there is no ID.
 func (t *Target) newController(q *queue, p *nvme.ConnectCommand, d *nvme.ConnectData, discovery bool) *controller {
 	ctrl := &controller{t: t, discovery: discovery, hostNQN: d.HostNQN, hostID: d.HostID, adminQ: q, queues: map[uint16]*queue{},
-		created: time.Now()}
+		created: t.dev.Clock().Now()}
 	if !t.register(ctrl) {
 		return nil
 	}
@@ -84,7 +85,7 @@ func (ctrl *controller) setKeepAlive(timeout time.Duration) {
 	ctrl.keepAlive = (timeout + unit - 1) / unit * unit
 	if ctrl.keepAlive > 0 && !ctrl.over {
 		ctrl.active.Store(true)
-		ctrl.timer = time.AfterFunc(ctrl.keepAlive, ctrl.expire)
+		ctrl.timer = ctrl.t.dev.Clock().AfterFunc(ctrl.keepAlive, ctrl.expire)
 	}
 }
 
@@ -143,7 +144,7 @@ func (ctrl *controller) ended(q *queue) {
 		ctrl.timer.Stop()
 	}
 	ctrl.endQueues(errGone)
-	ctrl.log.Info("host disconnected", "after", time.Since(ctrl.created).Round(time.Millisecond))
+	ctrl.log.Info("host disconnected", "after", ctrl.t.dev.Clock().Since(ctrl.created).Round(time.Millisecond))
 }
 
 // gone reports whether the Admin queue has ended.

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/admission"
@@ -149,7 +148,7 @@ func (q *queue) run(conn *rdmacm.Conn) {
 		case <-q.ctx.Done():
 		}
 	}()
-	connect := time.AfterFunc(q.t.cfg.ConnectTimeout, func() {
+	connect := q.t.dev.Clock().AfterFunc(q.t.cfg.ConnectTimeout, func() {
 		if q.ctrl.Load() == nil {
 			q.end(fmt.Errorf("no Connect command within %v", q.t.cfg.ConnectTimeout))
 		}

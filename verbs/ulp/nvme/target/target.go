@@ -55,7 +55,7 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (t *Target, err error) 
 	if err != nil {
 		return nil, err
 	}
-	t = &Target{cfg: full, dev: dev, started: time.Now(), controllers: map[uint16]*controller{}, queues: map[*queue]bool{},
+	t = &Target{cfg: full, dev: dev, started: dev.Clock().Now(), controllers: map[uint16]*controller{}, queues: map[*queue]bool{},
 		working: map[netip.Addr]*hostWork{}, computing: make(chan struct{}, 2), gate: admission.New[netip.Addr](full.Connections)}
 	if full.Serial == "" {
 		sum := sha256.Sum256([]byte(full.NQN))
@@ -168,7 +168,7 @@ func (t *Target) admit(r *rdmacm.Request) (*queue, error) {
 
 // accept accepts a connection request.
 func (t *Target) accept(r *rdmacm.Request, q *queue) (*rdmacm.Conn, error) {
-	accepting, cancel := context.WithTimeout(q.ctx, acceptTimeout)
+	accepting, cancel := t.dev.Clock().WithTimeout(q.ctx, acceptTimeout)
 	conn, err := r.Accept(accepting, q.cmConfig())
 	cancel()
 	if err != nil {
@@ -234,11 +234,11 @@ const sizeInterval = time.Second
 
 // watchSizes announces changed sizes.
 func (t *Target) watchSizes() {
-	tick := time.NewTicker(sizeInterval)
-	defer tick.Stop()
+	tick, ticker := t.dev.Clock().NewTicker(sizeInterval)
+	defer ticker.Stop()
 	for {
 		select {
-		case <-tick.C:
+		case <-tick:
 		case <-t.ctx.Done():
 			return
 		}

@@ -1,0 +1,161 @@
+// Package clock has the time and the random numbers of a link, and of all that runs on it: the
+// stack, the device, and its programs. They are those of the machine, or of a simulation.
+//
+// The zero Clock is the machine's. It costs one comparison more than package time. A link with a
+// time of its own returns another one; see link.Clocked. It is for tests of applications: in the
+// time of a simulation, minutes pass in milliseconds, and each run takes the same course.
+package clock
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"io"
+	mathrand "math/rand/v2"
+	"time"
+)
+
+// Source is a time in place of the machine's. Its methods may be called from any goroutine.
+type Source interface {
+	// Now returns the time. It has no monotonic reading, and never goes back.
+	Now() time.Time
+	// AfterFunc calls f when d has passed, as [time.AfterFunc] does: later, and not from AfterFunc or
+	// Reset themselves. Unlike there, the functions of one Source may be called on one goroutine,
+	// after each other, so f must not wait for what another of them does.
+	AfterFunc(d time.Duration, f func()) Timer
+	// Read fills b with random numbers. It does not fail.
+	Read(b []byte) (int, error)
+}
+
+// Timer is a timer. Its methods are those of a [time.Timer].
+type Timer = interface {
+	Stop() bool
+	Reset(d time.Duration) bool
+}
+
+// Clock is the machine's clock, or a Source.
+type Clock struct{ source Source }
+
+// New returns the clock of a source. With nil it is the machine's.
+func New(s Source) Clock { return Clock{s} }
+
+// Virtual reports whether this is not the machine's clock. The time may then stand while a
+// goroutine spins.
+func (c Clock) Virtual() bool { return c.source != nil }
+
+// Now returns the time.
+func (c Clock) Now() time.Time {
+	if c.source != nil {
+		return c.source.Now()
+	}
+	return time.Now()
+}
+
+// Since returns the time that has passed since t.
+func (c Clock) Since(t time.Time) time.Duration {
+	if c.source != nil {
+		return c.source.Now().Sub(t)
+	}
+	return time.Since(t)
+}
+
+// Until returns the time until t.
+func (c Clock) Until(t time.Time) time.Duration { return -c.Since(t) }
+
+// AfterFunc calls f after d; see [Source].
+func (c Clock) AfterFunc(d time.Duration, f func()) Timer {
+	if c.source != nil {
+		return c.source.AfterFunc(d, f)
+	}
+	return time.AfterFunc(d, f)
+}
+
+// NewTimer returns a timer that sends the time on a channel when d has passed, as a [time.Timer].
+// After Stop and Reset, nothing older is on the channel.
+func (c Clock) NewTimer(d time.Duration) (<-chan time.Time, Timer) {
+	if c.source == nil {
+		t := time.NewTimer(d)
+		return t.C, t
+	}
+	return c.newAlarm(d, 0)
+}
+
+// NewTicker returns a timer that sends the time on a channel every d, as a [time.Ticker].
+func (c Clock) NewTicker(d time.Duration) (<-chan time.Time, Timer) {
+	if c.source == nil {
+		t := time.NewTicker(d)
+		return t.C, ticker{t}
+	}
+	return c.newAlarm(d, d)
+}
+
+// ticker is a time.Ticker as a Timer.
+type ticker struct{ *time.Ticker }
+
+func (t ticker) Stop() bool {
+	t.Ticker.Stop()
+	return true
+}
+
+func (t ticker) Reset(d time.Duration) bool {
+	t.Ticker.Reset(d)
+	return true
+}
+
+// alarm is a timer of a Source with a channel.
+type alarm struct {
+	Timer
+	passed chan time.Time
+}
+
+func (c Clock) newAlarm(d, again time.Duration) (<-chan time.Time, Timer) {
+	a := &alarm{passed: make(chan time.Time, 1)}
+	a.Timer = c.source.AfterFunc(d, func() {
+		if again > 0 {
+			a.Timer.Reset(again)
+		}
+		select {
+		case a.passed <- c.source.Now():
+		default:
+		}
+	})
+	return a.passed, a
+}
+
+// Stop implements Timer.
+func (a *alarm) Stop() bool {
+	running := a.Timer.Stop()
+	a.drain()
+	return running
+}
+
+// Reset implements Timer.
+func (a *alarm) Reset(d time.Duration) bool {
+	a.Stop()
+	return a.Timer.Reset(d)
+}
+
+func (a *alarm) drain() {
+	select {
+	case <-a.passed:
+	default:
+	}
+}
+
+// Rand returns a source of random numbers that peers must not be able to guess: crypto/rand, or the
+// clock's source.
+func (c Clock) Rand() io.Reader {
+	if c.source != nil {
+		return c.source
+	}
+	return rand.Reader
+}
+
+// Uint32 returns a random number that need not be secret.
+func (c Clock) Uint32() uint32 {
+	if c.source == nil {
+		return mathrand.Uint32()
+	}
+	var b [4]byte
+	_, _ = c.source.Read(b[:])
+	return binary.LittleEndian.Uint32(b[:])
+}
