@@ -14,7 +14,13 @@ func (qp *QP) completeSend(status WCStatus, byteLen uint32) {
 		wc := WC{WRID: wr.WRID, Status: status, Opcode: wr.Opcode.completion(), ByteLen: byteLen, QPNum: qp.num}
 		qp.push(qp.init.SendCQ, &wc, false)
 	}
+	if wr.Flags&sendStaged != 0 {
+		qp.unstage(wr)
+	}
 	qp.sq.pop()
+	if qp.reportFlags&sendsHidden != 0 {
+		qp.resumeStaging()
+	}
 }
 
 // observeSend measures and counts a send request that completes.
@@ -54,6 +60,14 @@ func (qp *QP) completeRecv(wc *WC, solicited bool) {
 }
 
 func (qp *QP) push(cq *CQ, wc *WC, solicited bool) {
+	if qp.reportFlags&reportsHeld != 0 {
+		qp.hold(cq, wc, solicited)
+		return
+	}
+	qp.pushNow(cq, wc, solicited)
+}
+
+func (qp *QP) pushNow(cq *CQ, wc *WC, solicited bool) {
 	if !cq.push(wc, solicited) {
 		qp.cqOverrun = true
 	}
@@ -150,6 +164,7 @@ func (qp *QP) failSend() {
 
 // flushSends completes all requests of the send queue with WCWRFlushErr, in order.
 func (qp *QP) flushSends() {
+	qp.unhideAll()
 	for qp.sq.len() > 0 {
 		qp.completeSend(WCWRFlushErr, 0)
 	}

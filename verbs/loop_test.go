@@ -133,6 +133,7 @@ func (q *loopQP) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.Q
 func (q *loopQP) Query(attr *verbs.QPAttr)    { attr.SQPSN, attr.RQPSN = 0x111111, 0x222222 }
 func (q *loopQP) Destroy()                    { q.closed = true }
 func (q *loopQP) PostRecv()                   {}
+func (q *loopQP) Placed(*verbs.PlaceError)    {}
 func (q *loopQP) Counters() map[string]uint64 { return nil }
 func (q *loopQP) Peer() netip.Addr            { return netip.Addr{} }
 

@@ -15,6 +15,7 @@ type MR struct {
 	dev        *Device
 	kind       mrKind
 	file       *mapping // of kind mrFile
+	backing    *backing // of kind mrBackend
 	before     func()   // of Device.BeforeMappedAccess when the region was registered, or nil
 	region     atomic.Pointer[region]
 	lkey, rkey atomic.Uint32
@@ -32,9 +33,10 @@ type region struct {
 type mrKind uint8
 
 const (
-	mrPlain  mrKind = iota
-	mrMapped        // MRInitAttr.Mapped was set: an access may fault
-	mrFile          // MRInitAttr.File was set: an access may fault
+	mrPlain   mrKind = iota
+	mrMapped         // MRInitAttr.Mapped was set: an access may fault
+	mrFile           // MRInitAttr.File was set: an access may fault
+	mrBackend        // MRInitAttr.Backend was set: there are no bytes to access
 	mrNull
 )
 
@@ -59,8 +61,8 @@ const (
 	mrReregistering = -2
 )
 
-// MRInitAttr holds the attributes that RegMREx takes (ibv_mr_init_attr). The memory is Buf or a
-// part of File.
+// MRInitAttr holds the attributes that RegMREx takes (ibv_mr_init_attr). The memory is Buf, a part
+// of File, or Backend.
 type MRInitAttr struct {
 	Buf    []byte
 	Access Access
@@ -83,6 +85,11 @@ type MRInitAttr struct {
 	File       *os.File
 	FileOffset int64
 	FileLength int
+	// Backend, if not nil, has the region's memory, BackendLength bytes from offset 0 on. Buf is nil.
+	// The address is IOVA, or 0 without one. The memory cannot be the source of SendInline, and a FLUSH
+	// makes it visible, not persistent. Accesses are copies by way of staging memory.
+	Backend       Backend
+	BackendLength int
 }
 
 // RegMR registers buf (ibv_reg_mr). It is RegMREx with Buf and Access only, which most programs
@@ -90,7 +97,7 @@ type MRInitAttr struct {
 // AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite. The keys of an empty region give
 // access to no memory.
 func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
-	return pd.register(opRegister, mrPlain, nil, buf, addressOf(buf, access), access)
+	return pd.register(opRegister, &MR{kind: mrPlain}, buf, addressOf(buf, access), access)
 }
 
 // RegMREx registers memory with all options (ibv_reg_mr_ex, ibv_reg_mr_iova).
@@ -100,6 +107,10 @@ func (pd *PD) RegMREx(attr *MRInitAttr) (*MR, error) {
 		return nil, Errorf(ErrInvalid, opRegister, "no attributes")
 	case attr.File != nil && (attr.Buf != nil || attr.Mapped):
 		return nil, Errorf(ErrInvalid, opRegister, "File cannot be combined with Buf or Mapped")
+	case attr.Backend != nil && (attr.Buf != nil || attr.Mapped || attr.File != nil):
+		return nil, Errorf(ErrInvalid, opRegister, "Backend cannot be combined with Buf, Mapped or File")
+	case attr.Backend != nil:
+		return pd.regBackend(attr)
 	case attr.File != nil:
 		return pd.regFile(attr)
 	case attr.FileOffset != 0 || attr.FileLength != 0:
@@ -109,7 +120,7 @@ func (pd *PD) RegMREx(attr *MRInitAttr) (*MR, error) {
 	if attr.Mapped {
 		kind = mrMapped
 	}
-	return pd.register(opRegister, kind, nil, attr.Buf, attr.address(attr.Buf), attr.Access)
+	return pd.register(opRegister, &MR{kind: kind}, attr.Buf, attr.address(attr.Buf), attr.Access)
 }
 
 const opRegister = "register MR"
@@ -125,7 +136,7 @@ func (attr *MRInitAttr) address(buf []byte) uint64 {
 // AllocNullMR allocates a null MR (ibv_alloc_null_mr), which has an lkey and no rkey. A write to
 // any address is discarded; a read returns zeros. As with mlx5, the PD can be closed before it.
 func (pd *PD) AllocNullMR() (*MR, error) {
-	return pd.register("allocate null MR", mrNull, nil, nil, 0, AccessLocalWrite)
+	return pd.register("allocate null MR", &MR{kind: mrNull}, nil, 0, AccessLocalWrite)
 }
 
 func addressOf(buf []byte, access Access) uint64 {
@@ -135,9 +146,10 @@ func addressOf(buf []byte, access Access) uint64 {
 	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(buf))))
 }
 
-func (pd *PD) register(op string, kind mrKind, file *mapping, buf []byte, addr uint64, access Access) (*MR, error) {
+// register completes a region that has its kind, and registers it.
+func (pd *PD) register(op string, mr *MR, buf []byte, addr uint64, access Access) (*MR, error) {
 	d := pd.dev
-	mr := &MR{dev: d, kind: kind, file: file}
+	mr.dev = d
 	r := &region{pd, buf[:len(buf):len(buf)], addr, access}
 	if err := mr.check(op, r); err != nil {
 		return nil, err
@@ -159,6 +171,9 @@ func (pd *PD) register(op string, kind mrKind, file *mapping, buf []byte, addr u
 	d.mu.Unlock()
 
 	mr.region.Store(r)
+	if mr.backing != nil {
+		pd.backed.Add(1)
+	}
 	if err := mr.assignKeys(op); err != nil {
 		mr.release()
 		return nil, err
@@ -168,7 +183,7 @@ func (pd *PD) register(op string, kind mrKind, file *mapping, buf []byte, addr u
 
 // check checks the new attributes of the region.
 func (mr *MR) check(op string, r *region) error {
-	n, access := uint64(len(r.buf)), r.access
+	n, access := uint64(mr.lengthOf(r)), r.access
 	switch limit := mr.dev.attr.MaxMRSize; {
 	case n > limit:
 		return Errorf(ErrInvalid, op, "length %d is more than the device's MaxMRSize of %d", n, limit)
@@ -258,7 +273,14 @@ func (pd *PD) quiesceQPs(mr *MR) {
 func (mr *MR) Addr() uint64 { return mr.region.Load().addr }
 
 // Length returns the region's length in bytes; 0 for a null MR, which has no bounds.
-func (mr *MR) Length() int { return len(mr.region.Load().buf) }
+func (mr *MR) Length() int { return mr.lengthOf(mr.region.Load()) }
+
+func (mr *MR) lengthOf(r *region) int {
+	if mr.kind == mrBackend {
+		return mr.backing.length
+	}
+	return len(r.buf)
+}
 
 // LKey returns the key that local work requests use for the region.
 func (mr *MR) LKey() uint32 { return mr.lkey.Load() }
@@ -272,12 +294,12 @@ func (mr *MR) Access() Access { return mr.region.Load().access }
 // PD returns the protection domain.
 func (mr *MR) PD() *PD { return mr.region.Load().pd }
 
-// Buf returns the region's memory.
+// Buf returns the region's memory; nil if it has a Backend.
 func (mr *MR) Buf() []byte { return mr.region.Load().buf }
 
 // Bytes returns the part of the region that starts at an address. ok is false if any byte of it is
-// outside the region. Length 0 is valid at any address from the first byte up to and including the
-// end.
+// outside the region, or the region has a Backend. Length 0 is valid at any address from the first
+// byte up to and including the end.
 func (mr *MR) Bytes(addr, length uint64) (b []byte, ok bool) {
 	r := mr.region.Load()
 	off, n := addr-r.addr, uint64(len(r.buf))
@@ -306,8 +328,11 @@ func (mr *MR) Close() error {
 	}
 	mr.revokeKeys()
 	mr.release()
-	if mr.file != nil {
+	switch {
+	case mr.file != nil:
 		return mr.file.close()
+	case mr.backing != nil:
+		mr.backing.close()
 	}
 	return nil
 }
@@ -335,6 +360,9 @@ func (mr *MR) release() {
 	d.mrs--
 	mr.PD().mrs -= mr.inPD()
 	d.mu.Unlock()
+	if mr.backing != nil {
+		mr.PD().backed.Add(-1)
+	}
 }
 
 // inPD returns 1 if the region keeps its PD from being closed, otherwise 0.

@@ -15,7 +15,8 @@ type PD struct {
 	mrs, mws, nqps, srqs, ahs int
 	dead                      bool
 
-	qpsOf [IWARP + 1]atomic.Int32 // the number of QPs of each Transport
+	qpsOf  [IWARP + 1]atomic.Int32 // the number of QPs of each Transport
+	backed atomic.Int32            // regions with a Backend
 
 	qpsMu      sync.Mutex // taken before QP locks
 	qps        map[*QP]struct{}

@@ -65,8 +65,12 @@ func (qp *QP) PostSendAll(next func() *SendWR) error {
 // unpost removes the last n requests, which are not started yet.
 func (qp *QP) unpost(n int) {
 	for q := &qp.sq; n > 0; n-- {
-		q.n--
-		if bind := q.at(q.len()).Bind; bind != nil {
+		if qp.hidden() > 0 {
+			qp.removeHidden(1)
+		} else {
+			q.n--
+		}
+		if bind := q.at(qp.posted()).Bind; bind != nil {
 			bind.MW.rkey.Store(bind.prevRKey)
 		}
 	}
@@ -96,10 +100,14 @@ func (qp *QP) acceptsSends() bool {
 func (qp *QP) ringDoorbell() {
 	if qp.state != StateRTS && qp.state != StateSQD {
 		qp.flushSends()
-	} else {
-		qp.prov.PostSend()
+		return
 	}
+	qp.resumeStaging()
+	qp.prov.PostSend()
 }
+
+// posted returns the number of requests in the send queue, including hidden ones.
+func (qp *QP) posted() int { return qp.sq.len() + int(qp.hidden()) }
 
 // PostRecv appends copies of work requests to the receive queue, in order (ibv_post_recv). In state
 // ERR they are flushed; in RESET, or if the QP has an SRQ, they are rejected. Errors are as for
@@ -165,8 +173,8 @@ func (qp *QP) queueSend(wr *SendWR) error {
 	if wr == nil {
 		return Errorf(ErrInvalid, qp.op(what), "the work request is nil")
 	}
-	q := &qp.sq
-	if q.full() {
+	q, posted := &qp.sq, qp.posted()
+	if posted == len(q.slots) {
 		return Errorf(ErrQueueFull, qp.op(what), "its MaxSendWR of %d requests are already posted", len(q.slots))
 	}
 	length, err := qp.checkSend(wr)
@@ -179,7 +187,7 @@ func (qp *QP) queueSend(wr *SendWR) error {
 			return err
 		}
 	}
-	slot := q.at(q.len())
+	slot := q.at(posted)
 	if wr.Flags&SendInline != 0 {
 		data := slot.InlineData[:length]
 		if wr.InlineData != nil {
@@ -203,9 +211,13 @@ func (qp *QP) queueSend(wr *SendWR) error {
 	slot.length = length
 	slot.fault = qp.fault(wr, length)
 	if qp.observed&measured != 0 {
-		qp.extra.latency.post(qp.pd.dev.clock, q.len())
+		qp.extra.latency.post(qp.pd.dev.clock, posted)
 	}
-	q.n++
+	if qp.reportFlags&sendsHidden != 0 || qp.pd.backed.Load() > 0 && qp.hides(slot) {
+		qp.hide()
+	} else {
+		q.n++
+	}
 	if bind != nil {
 		bind.MW.rkey.Store(bind.RKey)
 	}
@@ -322,6 +334,9 @@ func (qp *QP) gather(data []byte, list []SGE) error {
 			clear(data[:e.Length])
 			data = data[e.Length:]
 			continue
+		}
+		if mr.kind == mrBackend {
+			return Errorf(ErrInvalid, qp.op("post send to"), "inline SGE %d: the region has a Backend, which SendInline cannot read", i)
 		}
 		b, ok := mr.Bytes(e.Addr, uint64(e.Length))
 		if !ok {

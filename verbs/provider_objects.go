@@ -72,6 +72,26 @@ func (mr *RegisteredMR) BeginAccess() (mayFault bool) {
 	return true
 }
 
+// Contains reports whether the region has the n bytes at addr.
+func (mr *RegisteredMR) Contains(addr, n uint64) bool {
+	_, ok := (*MR)(mr).Bytes(addr, n)
+	if !ok {
+		_, ok = mr.Backed(addr, n)
+	}
+	return ok
+}
+
+// Backed returns the offset of the n bytes at addr in the region's Backend. ok is false if the
+// region has no Backend, or any of the bytes is outside the region. A provider accesses such bytes
+// with QPHandle.Place, Fetch and Update.
+func (mr *RegisteredMR) Backed(addr, n uint64) (off int64, ok bool) {
+	if mr.kind != mrBackend {
+		return 0, false
+	}
+	at, length := addr-mr.region.Load().addr, uint64(mr.backing.length)
+	return int64(at), at <= length && n <= length-at
+}
+
 // AddWindow counts one more memory window that is bound to the region. The region cannot be
 // deregistered until RemoveWindow. AddWindow returns false if the region is deregistered or being
 // reregistered.

@@ -43,12 +43,14 @@ type QP struct {
 	events eventCounts // asynchronous events
 }
 
-// reportFlags control the calls of OnEvent functions in unlock.
+// reportFlags control the calls of OnEvent functions in unlock, and say what waits for a Backend.
 type reportFlags uint8
 
 const (
 	reportsPending  reportFlags = 1 << iota // extra.unreported has channels
 	reportsDeferred                         // the caller holds locks that an OnEvent function may take
+	reportsHeld                             // completions wait for data in a Backend: see placing.go
+	sendsHidden                             // send requests wait for data of a Backend: see staging.go
 )
 
 // observed says which of the QP's requests are observed when they complete.
@@ -66,6 +68,8 @@ type qpExtra struct {
 	compCntrs  [numCompCntrOps]*CompCntr // by operation
 	countedOps CompCntrOps               // those that have counters
 	attached   []*CompCntr               // one for each call of AttachCompCntr
+	placing    *placing
+	staging    *sendStaging
 }
 
 // qpInit is a smaller QPInitAttr, because a program may have a great many QPs.
@@ -356,6 +360,8 @@ func (qp *QP) destroy() error {
 		qp.mu.Unlock()
 		return err
 	}
+	qp.endPlacing()
+	qp.endStaging()
 	qp.prov.Destroy()
 	qp.closed = true
 	qp.inlineMR = nil

@@ -72,6 +72,8 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	}
 	switch qp.state = to; to {
 	case StateReset:
+		qp.endPlacing()
+		qp.endStaging()
 		qp.sq.reset()
 		if qp.observed&measured != 0 {
 			qp.extra.latency.ahead = -1

@@ -29,8 +29,8 @@ func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 	if flags == 0 || flags&^(ReregTranslation|ReregPD|ReregAccess) != 0 {
 		return Errorf(ErrInvalid, op, "flags %v are 0 or have unknown bits", flags)
 	}
-	if mr.kind == mrNull || mr.kind == mrFile && flags&ReregTranslation != 0 {
-		return Errorf(ErrInvalid, op, "neither a null MR nor the memory of a file's region can be changed")
+	if mr.kind == mrNull || (mr.kind == mrFile || mr.kind == mrBackend) && flags&ReregTranslation != 0 {
+		return Errorf(ErrInvalid, op, "neither a null MR nor the memory of a file or Backend can be changed")
 	}
 	if flags&ReregPD != 0 && (pd == nil || pd.dev != mr.dev) {
 		return Errorf(ErrInvalid, op, "the PD is nil or of another device")
@@ -102,5 +102,9 @@ func (mr *MR) move(op string, from, to *PD) error {
 	}
 	from.mrs--
 	to.mrs++
+	if mr.backing != nil {
+		from.backed.Add(-1)
+		to.backed.Add(1)
+	}
 	return nil
 }

@@ -66,7 +66,7 @@ func (qp *QP) Stats() (QPStats, error) {
 	}
 	s := QPStats{
 		State: qp.state, PortNum: qp.attr.PortNum, DestQPNum: qp.attr.DestQPNum, Peer: qp.prov.Peer(),
-		Sends: qp.sq.len(), Recvs: qp.rq.len(), Counters: qp.prov.Counters(),
+		Sends: qp.posted(), Recvs: qp.rq.len(), Counters: qp.prov.Counters(),
 	}
 	if qp.observed&measured != 0 {
 		s.SendsCompleted = qp.extra.latency.Latency

@@ -126,6 +126,7 @@ func (q *fakeQP) Modify(_, to verbs.QPState, _ *verbs.QPAttr, _ verbs.QPAttrMask
 func (q *fakeQP) Query(*verbs.QPAttr)         {}
 func (q *fakeQP) PostSend()                   {}
 func (q *fakeQP) PostRecv()                   {}
+func (q *fakeQP) Placed(*verbs.PlaceError)    {}
 func (q *fakeQP) Counters() map[string]uint64 { return nil }
 func (q *fakeQP) Peer() netip.Addr            { return netip.Addr{} }
 func (q *fakeQP) Destroy()                    {}

@@ -59,6 +59,8 @@ type conn struct {
 	handled    int    // bytes passed by one call of stream.Receive
 	fault      error  // the error in these bytes
 	onReadable func() // readReady
+	// Too much of what was received has not arrived in a backend.
+	placingFull bool
 
 	// These fields are for streams with both ends in this process: see direct.go. The lock of this
 	// end's QP protects all of them except unpaired and peerConn.

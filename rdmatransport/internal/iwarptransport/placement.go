@@ -76,7 +76,7 @@ func (q *qp) placeWrite(h *ddp.Tagged, payload []byte) error {
 	if denial != memory.Allowed {
 		return taggedError(denial)
 	}
-	if !dst.Write(payload) {
+	if !dst.Write(payload, 0) {
 		return rdmap.OperationError
 	}
 	q.receiving.writeBytes += n
@@ -125,7 +125,7 @@ func (q *qp) placeRead(h *ddp.Tagged, payload []byte) error {
 		q.readResponded(verbs.WCBadRespErr)
 		return ddp.ErrBounds
 	}
-	if status := q.e.regions.Scatter(payload, q.h.PD(), wr.SGList, s.reads.placed); status != verbs.WCSuccess {
+	if status := q.e.regions.ScatterResponse(payload, q.h, wr, s.reads.placed, 0); status != verbs.WCSuccess {
 		q.readResponded(status)
 		return rdmap.LocalCatastrophic
 	}
@@ -212,7 +212,7 @@ func (q *qp) placeSend(h *ddp.Untagged, op rdmap.Opcode, payload []byte) error {
 		q.failRecv(verbs.WCLocLenErr)
 		return ddp.ErrTooLong
 	}
-	if status := q.e.regions.Scatter(payload, q.h.RecvPD(), wr.SGList, uint64(h.MO)); status != verbs.WCSuccess {
+	if status := q.e.regions.ScatterRecv(payload, q.h, wr, uint64(h.MO), 0); status != verbs.WCSuccess {
 		q.failRecv(status)
 		return rdmap.LocalCatastrophic
 	}
@@ -349,7 +349,7 @@ func (q *qp) atomicResponse(payload []byte) error {
 	}
 	var value [8]byte
 	binary.NativeEndian.PutUint64(value[:], h.Original)
-	if status := q.e.regions.Scatter(value[:], q.h.PD(), wr.SGList, 0); status != verbs.WCSuccess {
+	if status := q.e.regions.ScatterResponse(value[:], q.h, wr, 0, 0); status != verbs.WCSuccess {
 		q.readResponded(status)
 		return rdmap.LocalCatastrophic
 	}

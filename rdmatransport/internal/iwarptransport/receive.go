@@ -49,6 +49,9 @@ func (q *qp) read(c *conn) {
 				awaited.resumeTransmit()
 			}
 			c.reads++
+			if c.placingFull {
+				q.h.AwaitPlacing()
+			}
 		} else if isTimeout(err) {
 			switch q.onIdleTimeout(c) {
 			case busy:
@@ -76,6 +79,7 @@ func (q *qp) receive(c *conn) (awaited *conn, err error) {
 	defer q.h.Unlock()
 	c.handled, c.fault = 0, nil
 	err = c.stream.Receive(c)
+	c.placingFull = q.h.PlacingFull()
 	if c.peerWaits {
 		awaited, c.peerWaits = c.peerConn.Load(), false
 	}

@@ -93,6 +93,9 @@ func (q *qp) sendResponse() bool {
 			q.failResponse(w, err)
 			return false
 		}
+		if !w.done {
+			return false
+		}
 		s.segment.untagged(&ddp.Untagged{
 			Last: true, RsvdULP: rdmap.AtomicResponse.Control(),
 			QN: rdmap.QueueAtomicResponse, MSN: s.numbers.next(rdmap.QueueAtomicResponse),
@@ -116,6 +119,16 @@ func (q *qp) sendResponse() bool {
 		q.failResponse(w, remoteCause(denial))
 		return false
 	}
+	if from.InBackend() {
+		var state verbs.Fetched
+		switch from, state = from.Fetch(int(w.read.Size) - n); state {
+		case verbs.FetchFailed:
+			q.failResponse(w, rdmap.OperationError)
+			return false
+		case verbs.FetchPending:
+			return false
+		}
+	}
 	s.segment.tagged(&ddp.Tagged{
 		Last: last, RsvdULP: rdmap.ReadResponse.Control(), STag: w.read.SinkSTag, TO: w.read.SinkTO,
 	})
@@ -137,12 +150,14 @@ func (q *qp) sendResponse() bool {
 	case !w.rtr:
 		q.h.CountRemote(verbs.CompCntrRemoteRead, 1, uint64(n))
 	}
+	q.h.EndFetch()
 	s.responses.pop()
 	return true
 }
 
 // executeAtomic executes an atomic once, when its response is the next to be sent. Earlier READs
-// thus return the previous content of memory.
+// thus return the previous content of memory. An atomic in a backend takes time, and w.done is
+// false meanwhile.
 func (q *qp) executeAtomic(w *response) error {
 	if w.done {
 		return nil
@@ -151,11 +166,19 @@ func (q *qp) executeAtomic(w *response) error {
 	if err != nil {
 		return err
 	}
-	found, ok := word.Update(w.update.Apply)
+	var found uint64
+	ok, state := false, verbs.FetchDone
+	if word.InBackend() {
+		update := w.update
+		found, state = word.Change(update.Apply)
+		ok = state != verbs.FetchFailed
+	} else {
+		found, ok = word.Update(w.update.Apply)
+	}
 	if !ok {
 		return rdmap.OperationError
 	}
-	w.previous, w.done = found, true
+	w.previous, w.done = found, state == verbs.FetchDone
 	return nil
 }
 

@@ -58,22 +58,28 @@ func (r *Regions) Deregister(mr *verbs.MR) {
 // Len is the number of regions.
 func (r *Regions) Len() int { return r.lkeys.Len() }
 
+// place says for what the memory of a list is accessed.
+type place struct {
+	pd *verbs.PD
+	h  verbs.QPHandle // the zero value allows no access to backends
+	by verbs.Placer
+}
+
 // local returns the memory of an SGE of a work request under pd, or a part of it for a null MR. ok
 // is false if the request may not use it.
-func (r *Regions) local(pd *verbs.PD, lkey uint32, addr, n uint64, need verbs.Access) (Span, bool) {
+func (r *Regions) local(at *place, lkey uint32, addr, n uint64, need verbs.Access) (Span, bool) {
 	mr := r.lkeys.Get(lkey)
-	if mr == nil || mr.PD() != pd || mr.Access()&need != need {
+	if mr == nil || mr.PD() != at.pd || mr.Access()&need != need {
 		return Span{}, false
 	}
 	if registered(mr).Null() {
 		return Span{b: zeros[:min(n, uint64(len(zeros)))], kind: null}, true
 	}
-	b, ok := mr.Bytes(addr, n)
-	return spanOf(mr, b), ok
+	return spanOf(at.h, at.by, mr, addr, n)
 }
 
 // piece returns the next bytes, at most n, of the message in *sgl, from *off on. It advances both.
-func (r *Regions) piece(pd *verbs.PD, sgl *[]verbs.SGE, off *uint64, n uint64, need verbs.Access) (Span, verbs.WCStatus) {
+func (r *Regions) piece(at *place, sgl *[]verbs.SGE, off *uint64, n uint64, need verbs.Access) (Span, verbs.WCStatus) {
 	for len(*sgl) > 0 {
 		e := &(*sgl)[0]
 		length := uint64(e.Length)
@@ -82,11 +88,11 @@ func (r *Regions) piece(pd *verbs.PD, sgl *[]verbs.SGE, off *uint64, n uint64, n
 			*sgl = (*sgl)[1:]
 			continue
 		}
-		s, ok := r.local(pd, e.LKey, e.Addr+*off, min(length-*off, n), need)
+		s, ok := r.local(at, e.LKey, e.Addr+*off, min(length-*off, n), need)
 		if !ok {
 			return Span{}, verbs.WCLocProtErr
 		}
-		*off += uint64(len(s.b))
+		*off += uint64(s.Len())
 		return s, verbs.WCSuccess
 	}
 	return Span{}, verbs.WCLocLenErr
@@ -97,15 +103,15 @@ func (r *Regions) piece(pd *verbs.PD, sgl *[]verbs.SGE, off *uint64, n uint64, n
 // SGE or its memory faults; or WCLocLenErr if the message is shorter than dst. After an error, dst
 // is undefined. Only the part of an SGE that is read must be inside its region.
 func (r *Regions) Gather(dst []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64, sum *uint32) verbs.WCStatus {
-	for len(dst) > 0 {
-		s, status := r.piece(pd, &sgl, &off, uint64(len(dst)), 0)
+	for at := (place{pd: pd}); len(dst) > 0; {
+		s, status := r.piece(&at, &sgl, &off, uint64(len(dst)), 0)
 		if status != verbs.WCSuccess {
 			return status
 		}
 		if !s.Read(dst, sum) {
 			return verbs.WCLocProtErr
 		}
-		dst = dst[len(s.b):]
+		dst = dst[s.Len():]
 	}
 	return verbs.WCSuccess
 }
@@ -116,22 +122,40 @@ func (r *Regions) Local(pd *verbs.PD, e *verbs.SGE, off, n uint64) (Span, bool) 
 	if off+n > uint64(e.Length) {
 		return Span{}, false
 	}
-	s, ok := r.local(pd, e.LKey, e.Addr+off, n, 0)
-	return s, ok && uint64(len(s.b)) == n
+	s, ok := r.local(&place{pd: pd}, e.LKey, e.Addr+off, n, 0)
+	return s, ok && s.kind != inBackend && uint64(len(s.b)) == n
 }
 
 // Scatter writes src to the message in sgl, from offset off on. The status is that of Gather, and
-// WCLocProtErr too if a region lacks AccessLocalWrite. SGEs before the failed one are written.
+// WCLocProtErr too if a region lacks AccessLocalWrite or has a backend. SGEs before the failed one
+// are written.
 func (r *Regions) Scatter(src []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64) verbs.WCStatus {
+	return r.scatter(src, &place{pd: pd}, sgl, off, 0)
+}
+
+// ScatterRecv writes src, data of a message, to the list of a QP's receive request, from offset off
+// on. psn is the packet's (see Span.Write). The status is that of Scatter, except that regions may
+// have backends.
+func (r *Regions) ScatterRecv(src []byte, h verbs.QPHandle, wr *verbs.PostedRecv, off uint64, psn uint32) verbs.WCStatus {
+	return r.scatter(src, &place{h.RecvPD(), h, verbs.PlaceRecv}, wr.SGList, off, psn)
+}
+
+// ScatterResponse does the same for the response to a READ or an atomic.
+func (r *Regions) ScatterResponse(src []byte, h verbs.QPHandle, wr *verbs.PostedSend, off uint64, psn uint32) verbs.WCStatus {
+	return r.scatter(src, &place{h.PD(), h, verbs.PlaceSend}, wr.SGList, off, psn)
+}
+
+func (r *Regions) scatter(src []byte, at *place, sgl []verbs.SGE, off uint64, psn uint32) verbs.WCStatus {
 	for len(src) > 0 {
-		s, status := r.piece(pd, &sgl, &off, uint64(len(src)), verbs.AccessLocalWrite)
+		s, status := r.piece(at, &sgl, &off, uint64(len(src)), verbs.AccessLocalWrite)
 		if status != verbs.WCSuccess {
 			return status
 		}
-		if !s.Write(src[:len(s.b)]) {
+		n := s.Len()
+		if !s.Write(src[:n], psn) {
 			return verbs.WCLocProtErr
 		}
-		src = src[len(s.b):]
+		src = src[n:]
 	}
 	return verbs.WCSuccess
 }
@@ -141,8 +165,11 @@ func (r *Regions) Scatter(src []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64)
 func (r *Regions) Pieces(
 	list [][]byte, n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64,
 ) (_ [][]byte, mayFault bool, status verbs.WCStatus) {
-	for n > 0 {
-		s, status := r.piece(pd, &sgl, &off, n, 0)
+	for at := (place{pd: pd}); n > 0; {
+		s, status := r.piece(&at, &sgl, &off, n, 0)
+		if status == verbs.WCSuccess && s.kind == inBackend {
+			status = verbs.WCLocProtErr
+		}
 		if status != verbs.WCSuccess {
 			return list, mayFault, status
 		}
@@ -154,16 +181,16 @@ func (r *Regions) Pieces(
 }
 
 // Check returns the status that Gather, or with AccessLocalWrite Scatter, would return for n bytes
-// of a message from offset off on. It is WCLocProtErr if the memory may fault.
+// of a message from offset off on. It is WCLocProtErr if the memory may fault, or is a backend's.
 func (r *Regions) Check(n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64, need verbs.Access) verbs.WCStatus {
 	return r.check(n, pd, sgl, off, need, false)
 }
 
 // check is Check; with mayFault, memory that may fault is allowed.
 func (r *Regions) check(n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64, need verbs.Access, mayFault bool) verbs.WCStatus {
-	for n > 0 {
-		s, status := r.piece(pd, &sgl, &off, n, need)
-		if status == verbs.WCSuccess && s.kind == mapped && !mayFault {
+	for at := (place{pd: pd}); n > 0; {
+		s, status := r.piece(&at, &sgl, &off, n, need)
+		if status == verbs.WCSuccess && (s.kind == mapped && !mayFault || s.kind == inBackend) {
 			status = verbs.WCLocProtErr
 		}
 		if status != verbs.WCSuccess {
@@ -210,11 +237,11 @@ func (r *Regions) RemoteIn(pd *verbs.PD, qp verbs.QPHandle, rkey uint32, addr, n
 	case mr.Access()&need != need:
 		return Span{}, NoRight
 	}
-	b, ok := mr.Bytes(addr, n)
+	s, ok := spanOf(qp, verbs.PlaceRemote, mr, addr, n)
 	if !ok {
 		return Span{}, OutOfRange
 	}
-	return spanOf(mr, b), Allowed
+	return s, Allowed
 }
 
 // File returns the region of a file that an rkey names, and the bytes of a span granted for that

@@ -80,7 +80,7 @@ func (r *Regions) Bind(qp verbs.QPHandle, b *verbs.MWBind) verbs.WCStatus {
 	if !registered(mr).AddWindow() {
 		return verbs.WCMWBindErr
 	}
-	if _, ok := mr.Bytes(b.Addr, b.Length); !ok || mr.PD() != qp.PD() || mr.Access()&need != need {
+	if !registered(mr).Contains(b.Addr, b.Length) || mr.PD() != qp.PD() || mr.Access()&need != need {
 		registered(mr).RemoveWindow()
 		return verbs.WCMWBindErr
 	}
@@ -138,9 +138,9 @@ func (r *Regions) throughWindow(pd *verbs.PD, qp verbs.QPHandle, rkey uint32, ad
 	if off > b.length || n > b.length-off {
 		return Span{}, OutOfRange
 	}
-	mem, ok := b.mr.Bytes(b.addr+off, n)
+	s, ok := spanOf(qp, verbs.PlaceRemote, b.mr, b.addr+off, n)
 	if !ok {
 		return Span{}, OutOfRange
 	}
-	return spanOf(b.mr, mem), Allowed
+	return s, Allowed
 }

@@ -61,6 +61,13 @@ func (q *qp) Counters() map[string]uint64 {
 // Peer implements verbs.ProviderQP.
 func (q *qp) Peer() netip.Addr { return netip.Addr{} }
 
+// Placed implements verbs.ProviderQP.
+func (q *qp) Placed(failed *verbs.PlaceError) {
+	if failed != nil {
+		q.h.Fail()
+	}
+}
+
 // Destroy implements verbs.ProviderQP.
 func (q *qp) Destroy() {
 	q.e.qps.Delete(q.num)
@@ -142,7 +149,7 @@ func (q *qp) receive(frame []byte, tag uint32) {
 		c.TooLong.Add(1)
 		wc.Status = verbs.WCLocLenErr
 	} else {
-		wc.Status = q.e.regions.Scatter(frame, q.h.RecvPD(), wr.SGList, 0)
+		wc.Status = q.e.regions.ScatterRecv(frame, q.h, wr, 0, 0)
 	}
 	q.h.CompleteRecv(&wc, false)
 	if wc.Status != verbs.WCSuccess {

@@ -125,7 +125,7 @@ func (q *qp) readResponse(p *wire.Packet, info wire.Info) {
 		q.failResponse(i, verbs.WCBadRespErr) // this may be in the middle of a SEND or WRITE
 		return
 	}
-	if status := q.e.regions.Scatter(p.Payload, q.h.PD(), wr.SGList, off); status != verbs.WCSuccess {
+	if status := q.e.regions.ScatterResponse(p.Payload, q.h, wr, off, p.PSN); status != verbs.WCSuccess {
 		q.failResponse(i, status)
 		return
 	}
@@ -145,7 +145,7 @@ func (q *qp) atomicResponse(p *wire.Packet) {
 	}
 	var orig [8]byte
 	binary.NativeEndian.PutUint64(orig[:], p.AtomicAckETH.Orig)
-	if status := q.e.regions.Scatter(orig[:], q.h.PD(), wr.SGList, 0); status != verbs.WCSuccess {
+	if status := q.e.regions.ScatterResponse(orig[:], q.h, wr, 0, p.PSN); status != verbs.WCSuccess {
 		q.failResponse(i, status)
 		return
 	}

@@ -2,7 +2,7 @@ package rocetransport
 
 // Deferred requests, which are executed when their response is due. A FLUSH to persistent memory
 // waits for a file's device, so it runs on its own goroutine. Atomics and ATOMIC WRITEs after it
-// wait for it, and are executed in order.
+// wait for it, and are executed in order. Those of words in a backend are deferred too.
 
 import (
 	"sync"
@@ -42,7 +42,7 @@ func (q *qp) modifyWord(kind receive.Kind, op wire.Opcode, a *wire.AtomicETH, ne
 	if nak != 0 {
 		return q.refuse(nak, status)
 	}
-	if q.receiving.Defers() {
+	if q.receiving.Defers() || word.InBackend() {
 		q.deferWork(kind, &deferred{op: op, word: *a, need: need})
 		return false
 	}
@@ -78,6 +78,20 @@ func modify(word memory.Span, op wire.Opcode, a *wire.AtomicETH) (orig uint64, o
 	return 0, word.Store(a.Swap)
 }
 
+// change returns what modify does to a word.
+func (d *deferred) change() func(uint64) uint64 {
+	op, a := d.op, d.word
+	return func(v uint64) uint64 {
+		switch {
+		case op == wire.RCFetchAdd:
+			return v + a.Swap
+		case op == wire.RCCmpSwap && v != a.Compare:
+			return v
+		}
+		return a.Swap
+	}
+}
+
 // executeDeferred executes the deferred request of the pending response. It returns false if the
 // execution takes time, or has ended the connection.
 func (q *qp) executeDeferred(r *receive.Response) bool {
@@ -94,7 +108,16 @@ func (q *qp) executeDeferred(r *receive.Response) bool {
 	if nak != 0 {
 		return q.failPending(nak, r.PSN, status)
 	}
-	orig, ok := modify(word, d.op, &d.word)
+	orig, ok := uint64(0), false
+	if word.InBackend() {
+		var state verbs.Fetched
+		if orig, state = word.Change(d.change()); state == verbs.FetchPending {
+			return false
+		}
+		ok = state == verbs.FetchDone
+	} else {
+		orig, ok = modify(word, d.op, &d.word)
+	}
 	if !ok {
 		return q.failPending(wire.NakRemoteOperational, r.PSN, verbs.WCRemOpErr)
 	}

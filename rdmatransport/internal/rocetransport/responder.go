@@ -185,7 +185,7 @@ func (q *qp) execSend(p *wire.Packet, info wire.Info) bool {
 	if r.placed+uint64(len(p.Payload)) > wr.Length() {
 		return q.refuse(wire.NakInvalidRequest, verbs.WCLocLenErr)
 	}
-	if status := q.e.regions.Scatter(p.Payload, q.h.RecvPD(), wr.SGList, r.placed); status != verbs.WCSuccess {
+	if status := q.e.regions.ScatterRecv(p.Payload, q.h, wr, r.placed, p.PSN); status != verbs.WCSuccess {
 		return q.refuse(wire.NakRemoteOperational, status)
 	}
 	r.placed += uint64(len(p.Payload))
@@ -236,7 +236,7 @@ func (q *qp) execWrite(p *wire.Packet, info wire.Info) bool {
 	if !ok {
 		return q.refuse(wire.NakRemoteAccess, r.writeStatus(verbs.WCRemAccessErr))
 	}
-	if !to.Write(p.Payload) {
+	if !to.Write(p.Payload, p.PSN) {
 		return q.refuse(wire.NakRemoteOperational, r.writeStatus(verbs.WCRemOpErr))
 	}
 	r.placed += n
@@ -289,7 +289,7 @@ func (q *qp) receiveRun(d *stack.Datagram, p *wire.Packet) {
 	for ; n < most; n++ {
 		b := rest[n*size:]
 		bth := [wire.BTHLen]byte(b) // a copy, because the sender may change the packet's memory
-		if !sequence.Next(&bth) || !to.Part(n*mtu, mtu).Write(b[wire.BTHLen:wire.BTHLen+mtu]) {
+		if !sequence.Next(&bth) || !to.Part(n*mtu, mtu).Write(b[wire.BTHLen:wire.BTHLen+mtu], wire.PSNAdd(p.PSN, uint32(n)+1)) {
 			break
 		}
 	}

@@ -12,10 +12,10 @@ import (
 )
 
 // respond sends due responses, up to a burst, and then one acknowledgement. The rest after a burst
-// follows when the timer fires.
+// follows when the timer fires. While data has not arrived in a backend, nothing is answered.
 func (q *qp) respond() {
 	s := &q.receiving
-	if s.Responds() && !q.sendResponses() {
+	if q.h.Placing() || s.Responds() && !q.sendResponses() {
 		return
 	}
 	owed := s.Owed()
@@ -64,6 +64,7 @@ func (q *qp) sendResponses() bool {
 			return false
 		}
 		s.OnResponseSent()
+		q.h.EndFetch()
 	}
 	return true
 }
@@ -81,7 +82,7 @@ func (q *qp) sendResponseRun(r *receive.Response, most uint32) (sent uint32) {
 	}
 	q.setScope(r)
 	from, ok := q.region(r.RETH.RKey, r.RETH.Addr, uint64(middles)*uint64(q.mtu), verbs.AccessRemoteRead)
-	if !ok {
+	if !ok || from.InBackend() {
 		return 0
 	}
 	sent = q.sendMiddles(wire.RCReadResponseMiddle, r.PSN, middles, from)
@@ -110,7 +111,7 @@ func (q *qp) setScope(r *receive.Response) {
 }
 
 // sendResponse sends the next packet of a response. It returns false if the region is gone or
-// faults, which ends the connection.
+// faults, which ends the connection, or if its backend has not been read yet.
 func (q *qp) sendResponse(r *receive.Response) bool {
 	p := wire.Packet{BTH: wire.BTH{PSN: r.PSN}, AETH: wire.AETH{Syndrome: wire.AckUnlimited, MSN: r.MSN}}
 	n := uint32(0)
@@ -129,6 +130,14 @@ func (q *qp) sendResponse(r *receive.Response) bool {
 		data, ok := q.region(r.RETH.RKey, r.RETH.Addr, uint64(n), verbs.AccessRemoteRead)
 		if !ok {
 			return q.failPending(wire.NakRemoteAccess, r.PSN, verbs.WCRemAccessErr)
+		}
+		if data.InBackend() {
+			var state verbs.Fetched
+			if data, state = data.Fetch(int(r.RETH.Length - n)); state == verbs.FetchFailed {
+				return q.failPending(wire.NakRemoteOperational, r.PSN, verbs.WCRemOpErr)
+			} else if state == verbs.FetchPending {
+				return false
+			}
 		}
 		if header, b := q.datagram(&p, int(n)); b != nil {
 			h := p.EncodeHeader(b)

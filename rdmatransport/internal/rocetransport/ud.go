@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
@@ -96,14 +97,11 @@ func (q *qp) sendDatagram(wr *verbs.PostedSend) verbs.WCStatus {
 		return verbs.WCSuccess
 	}
 	h := p.EncodeHeader(b)
-	if data := wr.Inline(); data != nil {
-		copy(b[h:], data)
-		q.seal(header, b)
-		return verbs.WCSuccess
-	}
 	var i icrc
 	sum := i.begin(header, b[:h])
-	if status := q.e.regions.Gather(b[h:h+n], q.h.PD(), wr.SGList, 0, sum); status != verbs.WCSuccess {
+	if data := wr.Inline(); data != nil {
+		memory.Inline(data).Read(b[h:h+n], sum)
+	} else if status := q.e.regions.Gather(b[h:h+n], q.h.PD(), wr.SGList, 0, sum); status != verbs.WCSuccess {
 		q.out.Drop()
 		return status
 	}
@@ -165,9 +163,9 @@ func (q *qp) receiveDatagram(d *stack.Datagram, p *wire.Packet) {
 func (q *qp) scatterDatagram(d *stack.Datagram, p *wire.Packet, wr *verbs.PostedRecv) verbs.WCStatus {
 	var grh [verbs.GRHLen]byte
 	d.PutGRH(&grh)
-	status := q.e.regions.Scatter(grh[:], q.h.RecvPD(), wr.SGList, 0)
+	status := q.e.regions.ScatterRecv(grh[:], q.h, wr, 0, p.PSN)
 	if status == verbs.WCSuccess {
-		status = q.e.regions.Scatter(p.Payload, q.h.RecvPD(), wr.SGList, verbs.GRHLen)
+		status = q.e.regions.ScatterRecv(p.Payload, q.h, wr, verbs.GRHLen, p.PSN)
 	}
 	return status
 }

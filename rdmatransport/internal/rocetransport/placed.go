@@ -1,0 +1,53 @@
+package rocetransport
+
+// Data in the backend of a region, which arrives there after it was received.
+
+import (
+	"github.com/softrnic/softrnic/rdmatransport/wire"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// Placed implements verbs.ProviderQP.
+func (q *qp) Placed(failed *verbs.PlaceError) {
+	switch {
+	case !receives(q.h.State()):
+	case failed == nil:
+		q.sendAllNow()
+	case failed.By == verbs.PlaceSend:
+		q.failPlacedResponse(failed)
+	default:
+		q.failPlacedRequest(failed)
+	}
+}
+
+// failPlacedResponse ends the connection after an error of the memory of a READ or an atomic.
+func (q *qp) failPlacedResponse(e *verbs.PlaceError) {
+	if !e.Incomplete {
+		q.fail()
+		return
+	}
+	for q.h.SendLen() > 1 && !hasAnswer(q.h.Send(0).Opcode) {
+		q.h.CompleteSend(verbs.WCWRFlushErr, 0)
+	}
+	q.failSend(verbs.WCLocProtErr)
+	q.sendGathered()
+}
+
+// failPlacedRequest ends the connection after an error of the memory of a SEND or WRITE. Its
+// packets have not been acknowledged.
+func (q *qp) failPlacedRequest(e *verbs.PlaceError) {
+	if q.reliable() {
+		q.receiving.DropPending()
+		q.sendNAK(wire.AETH{Syndrome: wire.NakRemoteOperational, MSN: q.receiving.MSN()}, e.PSN)
+		q.sendGathered()
+	}
+	switch {
+	case e.By == verbs.PlaceRemote:
+		q.h.CountRemoteError(verbs.CompCntrRemoteWrite)
+		q.failRecv(q.resp.writeStatus(verbs.WCRemOpErr))
+	case e.Incomplete:
+		q.failRecv(verbs.WCLocProtErr)
+	default:
+		q.fail()
+	}
+}
