@@ -78,8 +78,8 @@ struct ibv_mr *reg_mr_ex(struct ibv_pd *pd, struct mr_init_attr *attr)
 	// A region is a dma-buf's, with an offset and an IOVA, or has an address.
 	if (is_fd == !!(has & HAS_ADDR) || is_fd != !!(has & HAS_FD_OFFSET) || (is_fd && !(has & HAS_IOVA)))
 		return fail_null(EINVAL);
-	if (is_fd) // as ibv_reg_dmabuf_mr
-		return fail_null(EOPNOTSUPP);
+	if (is_fd)
+		return ibv_reg_dmabuf_mr(pd, attr->fd_offset, attr->length, attr->iova, attr->fd, attr->access);
 	return reg_mr(pd, attr->addr, attr->length, has & HAS_IOVA ? attr->iova : (uintptr_t)attr->addr, attr->access);
 }
 

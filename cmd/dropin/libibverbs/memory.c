@@ -138,8 +138,20 @@ PUBLIC struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t leng
 
 PUBLIC struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access)
 {
-	(void)pd; (void)offset; (void)length; (void)iova; (void)fd; (void)access;
-	return fail_null(EOPNOTSUPP);
+	struct ibv_mr *mr = calloc(1, sizeof(struct mr));
+	if (!mr)
+		return NULL;
+	int err = engine->reg_dmabuf_mr(pd->handle, offset, length, iova, fd, access, &mr->handle, &mr->lkey, &mr->rkey);
+	if (err) {
+		free(mr);
+		return fail_null(err);
+	}
+	mr->context = ((struct mr *)mr)->made_by = pd->context;
+	mr->pd = pd;
+	mr->addr = (void *)offset; // as in rdma-core
+	mr->length = length;
+	publish(&((struct mr *)mr)->life);
+	return mr;
 }
 
 PUBLIC int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)

@@ -20,6 +20,7 @@ static const struct sr_engine engine = {
 	.alloc_pd = srAllocPD,
 	.dealloc_pd = srDeallocPD,
 	.reg_mr = srRegMR,
+	.reg_dmabuf_mr = srRegDmabufMR,
 	.rereg_mr = srReregMR,
 	.alloc_null_mr = srAllocNullMR,
 	.advise_mr = srAdviseMR,

@@ -61,6 +61,18 @@ func bytesAt(op string, addr unsafe.Pointer, length C.size_t) ([]byte, error) {
 //export srRegMR
 func srRegMR(p C.uint32_t, addr unsafe.Pointer, length C.size_t, iova C.uint64_t, access C.uint32_t, h, lkey, rkey *C.uint32_t) C.int {
 	return with(&pds, p, func(pd *pd) error {
+		gpu, err := gpuAt("register MR", uint64(uintptr(addr)), uint64(length))
+		if err != nil {
+			return err
+		}
+		if gpu != nil {
+			mr, err := registerBacking(pd, gpu, length, uint64(iova), access)
+			if err != nil {
+				return err
+			}
+			*h, *lkey, *rkey = C.uint32_t(regions.Add(mr)), C.uint32_t(mr.LKey()), C.uint32_t(mr.RKey())
+			return nil
+		}
 		buf, err := bytesAt("register MR", addr, length)
 		if err != nil {
 			return err
@@ -148,11 +160,12 @@ func srAdviseMR(p C.uint32_t, write C.int, list *C.struct_sr_sge, n C.uint32_t) 
 			return C.int(syscall.ENOENT)
 		}
 		mr := all[i]
-		null := (*verbs.RegisteredMR)(mr).Null()
+		provided := (*verbs.RegisteredMR)(mr)
+		null := provided.Null()
 		if mr.PD() != pd.PD || write != 0 && !null && mr.Access()&verbs.AccessLocalWrite == 0 {
 			return C.int(syscall.EPERM)
 		}
-		if _, ok := mr.Bytes(s.Addr, uint64(s.Length)); !ok && !null {
+		if !null && !provided.Contains(s.Addr, uint64(s.Length)) {
 			return C.int(syscall.EFAULT)
 		}
 	}
@@ -160,7 +173,7 @@ func srAdviseMR(p C.uint32_t, write C.int, list *C.struct_sr_sge, n C.uint32_t) 
 }
 
 //export srDeregMR
-func srDeregMR(h C.uint32_t) C.int { return errno(regions.Remove(uint32(h), (*verbs.MR).Close)) }
+func srDeregMR(h C.uint32_t) C.int { return errno(regions.Remove(uint32(h), closeRegion)) }
 
 //export srAllocMW
 func srAllocMW(p C.uint32_t, t C.int, h, rkey *C.uint32_t) C.int {

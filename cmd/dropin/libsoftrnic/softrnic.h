@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 // SR_VERSION is increased with every change of this interface.
-#define SR_VERSION 17
+#define SR_VERSION 18
 
 // The largest number of devices of a process.
 #define SR_MAX_DEVICES 16
@@ -335,6 +335,8 @@ struct sr_engine {
 	int (*alloc_pd)(uint32_t context, uint32_t *pd);
 	int (*dealloc_pd)(uint32_t pd);
 	int (*reg_mr)(uint32_t pd, void *addr, size_t length, uint64_t iova, uint32_t access, uint32_t *mr, uint32_t *lkey, uint32_t *rkey);
+	int (*reg_dmabuf_mr)(uint32_t pd, uint64_t offset, size_t length, uint64_t iova, int fd, uint32_t access, uint32_t *mr,
+		uint32_t *lkey, uint32_t *rkey);
 	// rereg_mr returns the result of ibv_rereg_mr, an enum ibv_rereg_mr_err_code, in code. Its own
 	// result is the errno.
 	int (*rereg_mr)(uint32_t mr, int flags, uint32_t pd, void *addr, size_t length, uint32_t access, uint32_t *lkey, uint32_t *rkey,

@@ -25,12 +25,13 @@
 // path that ends with a slash stands for each of the entries that SOFTRNIC_SYSFS has there.
 static const char *const ours[] = {
 	"/sys/class/infiniband", "/sys/class/infiniband_verbs", "/sys/class/infiniband_mad", "/dev/infiniband",
+	"/sys/module/nvidia_peermem",
 	// Of cards and virtual devices, beside the kernel's.
 	"/sys/bus/pci/devices", "/sys/bus/pci/drivers/", "/sys/class/net", "/sys/class/pci_bus", "/sys/devices/",
 };
 
 // The paths from this index on have entries of the kernel, too.
-#define FIRST_MERGED 4
+#define FIRST_MERGED 5
 
 // exists reports whether a file or a symbolic link exists. It keeps errno.
 static int exists(const char *path)

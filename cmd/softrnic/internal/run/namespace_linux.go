@@ -81,9 +81,9 @@ func (c *Command) runInside() error {
 	if err := os.MkdirAll(filepath.Join(files, covered), 0o755); err != nil {
 		return err
 	}
-	for _, d := range []string{sysDevices, sysClass, sysBus, dev} {
+	for _, d := range []string{sysDevices, sysClass, sysBus, sysModule, dev} {
 		if _, err := os.Lstat(filepath.Join(files, d)); err != nil {
-			continue // without a card
+			continue // without a card, or a GPU
 		}
 		if err := addTo(files, d); err != nil {
 			return fmt.Errorf("%s: %w (--sysfs off does without)", d, err)

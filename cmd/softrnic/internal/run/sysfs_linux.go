@@ -134,6 +134,7 @@ func gather(e *cli.Env, cfg *dropin.Config, command string, alone, keep bool) (_
 		}
 	}
 	t.addNode("rdma_cm")
+	t.addPeermem(&cfg.Settings)
 	if alone {
 		if err := t.keepKernels(); err != nil {
 			return nil, err

@@ -357,7 +357,7 @@ static void buffers(void)
 		MAKES_NONE(EINVAL, reg_ex(pds[i], &in));
 		in.comp_mask = ADDR | BUF | FD;
 		MAKES_NONE(EINVAL, reg_ex(pds[i], &in));
-		const uint64_t unsupported[] = {ADDR | 64, FD | FD_OFFSET | IOVA, ADDR | DMAH, ADDR | BUF | DMAH};
+		const uint64_t unsupported[] = {ADDR | 64, ADDR | DMAH, ADDR | BUF | DMAH};
 		for (size_t j = 0; j < sizeof unsupported / sizeof *unsupported; j++) {
 			in.comp_mask = unsupported[j];
 			MAKES_NONE(EOPNOTSUPP, reg_ex(pds[i], &in));
@@ -367,6 +367,9 @@ static void buffers(void)
 			in.comp_mask = invalid[j];
 			MAKES_NONE(EINVAL, reg_ex(pds[i], &in));
 		}
+		in.comp_mask = FD | FD_OFFSET | IOVA;
+		in.fd = -1;
+		MAKES_NONE(EBADF, reg_ex(pds[i], &in));
 		CHECK((errno = 0, export(buf) == -1) && errno == ENODATA);
 		release(buf);
 	}

@@ -1,0 +1,354 @@
+// Programs with memory of a GPU, on libcuda.c in place of NVIDIA's driver, or on that (gpu.sh):
+//
+//	gpu ask [FILE]               asks as NCCL, UCX, perftest and NVSHMEM do, and registers as they do
+//	gpu server ADDR PORT HOW     the passive side of a transfer
+//	gpu client ADDR PORT move    moves data between GPUs, and between GPU and processor, and verifies it
+//	gpu client ADDR PORT destroy     destroys its CUDA context while it writes
+//	gpu client ADDR PORT destroyed   the server destroys its context meanwhile
+//	gpu client ADDR PORT fail        a copy of the server fails
+//	gpu client ADDR PORT measure     prints bandwidth and latency of writes, beside those of cuMemcpy
+//
+// The server's HOW is the client's. The program exits with 1 at the first failed check.
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include "cmevents.h"
+#include "cuda.h"
+
+#define SIZE (1 << 20)
+#define DEPTH 16
+#define EVERY (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+#define CU(x) CHECK(!(x))
+
+static struct rdma_cm_id *conn;
+static CUcontext own;
+
+static CUdeviceptr gpu_memory(size_t n)
+{
+	CUdeviceptr p;
+	CUcontext c;
+	CU(cuCtxPushCurrent_v2(own));
+	CU(cuMemAlloc_v2(&p, n));
+	CU(cuCtxPopCurrent_v2(&c));
+	return p;
+}
+
+// in_context runs a copy of the program in its context, which is otherwise not current: the libraries
+// use that of the pointer.
+#define IN_CONTEXT(call) \
+	do { \
+		CUcontext c_; \
+		CU(cuCtxPushCurrent_v2(own)); \
+		CU(call); \
+		CU(cuCtxPopCurrent_v2(&c_)); \
+		CHECK(c_ == own); \
+	} while (0)
+
+// nccl registers as NCCL does with DMA-BUF support: the pages around the memory, by a descriptor that
+// is closed at once, at the GPU's address.
+static struct ibv_mr *nccl(struct ibv_pd *pd, CUdeviceptr p, size_t n)
+{
+	int fd = -1;
+	size_t page = sysconf(_SC_PAGESIZE);
+	CUdeviceptr at = p & ~(page - 1);
+	n = (p + n - at + page - 1) & ~(page - 1);
+	CU(cuMemGetHandleForAddressRange(&fd, at, n, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+	struct ibv_mr *mr = ibv_reg_dmabuf_mr(pd, 0, n, at, fd, EVERY | IBV_ACCESS_RELAXED_ORDERING);
+	CHECK(mr && mr->length == n);
+	close(fd);
+	return mr;
+}
+
+// struct mr_init_attr is struct ibv_mr_init_attr of rdma-core 65.
+struct mr_init_attr {
+	size_t length;
+	int access;
+	uint64_t comp_mask, iova;
+	void *addr;
+	int fd;
+	uint64_t fd_offset;
+	void *dmah, *buf;
+};
+
+static void ask(const char *peermem)
+{
+	int n;
+	struct ibv_device **list = ibv_get_device_list(&n);
+	struct ibv_context *ctx = ibv_open_device(list[0]);
+	struct ibv_pd *pd = ibv_alloc_pd(ctx);
+	CHECK(ctx && pd);
+	if (peermem) // NVSHMEM, Mooncake, and NCCL and UCX without DMA-BUF
+		CHECK(!access(peermem, F_OK));
+	// NCCL and UCX ask with a descriptor that does not exist. UCX expects EBADF.
+	errno = 0;
+	CHECK(!ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0) && errno == EBADF);
+	errno = 0;
+	CHECK(!ibv_reg_dmabuf_mr(pd, 0, sysconf(_SC_PAGESIZE), 0, -1, EVERY) && errno == EBADF);
+	int file = open("/dev/null", O_RDWR);
+	errno = 0;
+	CHECK(!ibv_reg_dmabuf_mr(pd, 0, 4096, 0, file, EVERY) && errno == EINVAL); // no dma-buf
+	errno = 0;
+	CHECK(!ibv_reg_dmabuf_mr(pd, 0, 4096, 1, -1, EVERY) && errno == EINVAL); // another position in the page
+
+	CUdeviceptr p = gpu_memory(SIZE), none, managed;
+	struct ibv_mr *mr = nccl(pd, p + 100, 5000); // NCCL
+	CHECK(mr->lkey && mr->rkey && !ibv_dereg_mr(mr));
+	CHECK((mr = ibv_reg_mr(pd, (void *)p, SIZE, EVERY)) && mr->addr == (void *)p && !ibv_dereg_mr(mr)); // NVSHMEM
+	CHECK((mr = ibv_reg_mr_iova2(pd, (void *)p, SIZE, p, EVERY | IBV_ACCESS_RELAXED_ORDERING)) && !ibv_dereg_mr(mr)); // NCCL
+	int fd; // perftest: ibv_reg_mr_ex, and without it ibv_reg_dmabuf_mr
+	CU(cuMemGetHandleForAddressRange(&fd, p, SIZE, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+	struct ibv_mr *(*reg_ex)(struct ibv_pd *, struct mr_init_attr *) = dlsym(RTLD_DEFAULT, "ibv_reg_mr_ex");
+	CHECK(reg_ex);
+	struct mr_init_attr attr = {.length = SIZE, .access = EVERY, .comp_mask = 1 | 4 | 8, .iova = p, .fd = fd};
+	CHECK((mr = reg_ex(pd, &attr)) && !ibv_dereg_mr(mr));
+	CHECK((mr = ibv_reg_dmabuf_mr(pd, 0, SIZE, p, fd, EVERY)) && !ibv_dereg_mr(mr));
+	attr.fd = -1;
+	errno = 0;
+	CHECK(!reg_ex(pd, &attr) && errno == EBADF);
+	close(fd);
+
+	CU(cuMemAllocAsync(&none, SIZE, NULL)); // memory of no context
+	CHECK((mr = ibv_reg_mr(pd, (void *)none, SIZE, EVERY)) && !ibv_dereg_mr(mr));
+	CU(cuMemAllocManaged(&managed, SIZE, 1));
+	CHECK((mr = ibv_reg_mr(pd, (void *)managed, SIZE, EVERY)) && !ibv_dereg_mr(mr));
+	errno = 0;
+	CHECK(!ibv_reg_mr(pd, (void *)p, SIZE + (64 << 20), EVERY) && errno == EFAULT); // beyond the GPU's memory
+	CUcontext c;
+	CU(cuCtxGetCurrent(&c));
+	CHECK(!c); // the libraries leave no context
+	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
+	printf("asked\n");
+}
+
+static void make_qp(struct rdma_cm_id *id)
+{
+	struct ibv_qp_init_attr a = {.cap = {DEPTH, DEPTH, 2, 2, 0}, .qp_type = IBV_QPT_RC};
+	CHECK(!rdma_create_qp(id, NULL, &a));
+}
+
+// status_of waits for a completion, and returns its status.
+static int status_of(struct ibv_cq *cq) { return wait_for(cq).status; }
+
+static void post(struct ibv_mr *mr, uint64_t at, size_t n, struct ibv_send_wr wr)
+{
+	struct ibv_sge sge = {at, n, mr->lkey};
+	struct ibv_send_wr *bad;
+	wr.sg_list = &sge;
+	wr.num_sge = 1;
+	wr.send_flags |= IBV_SEND_SIGNALED;
+	CHECK(!ibv_post_send(conn->qp, &wr, &bad));
+}
+
+static void receive(struct ibv_mr *mr, uint64_t at, size_t n)
+{
+	struct ibv_sge sge = {at, n, mr->lkey};
+	struct ibv_recv_wr wr = {.sg_list = &sge, .num_sge = 1}, *bad;
+	CHECK(!ibv_post_recv(conn->qp, &wr, &bad));
+}
+
+static char pattern(size_t i, int round) { return (char)(i * 7 + (i >> 8) + round); }
+
+static void fill(char *b, size_t n, int round)
+{
+	for (size_t i = 0; i < n; i++)
+		b[i] = pattern(i, round);
+}
+
+static void verify(const char *b, size_t n, int round)
+{
+	for (size_t i = 0; i < n; i++)
+		if (b[i] != pattern(i, round)) {
+			printf("round %d: byte %zu of %zu is wrong\n", round, i, n);
+			exit(1);
+		}
+}
+
+// struct memory is a side's: in the GPU, and of the processor.
+struct memory {
+	CUdeviceptr gpu;
+	char *host;
+	struct ibv_mr *gpu_mr, *host_mr;
+};
+
+static struct memory memory_of(struct ibv_pd *pd, int dmabuf)
+{
+	struct memory m = {.gpu = gpu_memory(2 * SIZE), .host = calloc(1, 2 * SIZE)};
+	m.gpu_mr = dmabuf ? nccl(pd, m.gpu, 2 * SIZE) : ibv_reg_mr(pd, (void *)m.gpu, 2 * SIZE, EVERY);
+	m.host_mr = ibv_reg_mr(pd, m.host, 2 * SIZE, EVERY);
+	CHECK(m.gpu_mr && m.host_mr);
+	return m;
+}
+
+static void server(struct sockaddr *addr, const char *how)
+{
+	struct rdma_cm_id *listener;
+	CHECK(!rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) && !rdma_bind_addr(listener, addr) && !rdma_listen(listener, 1));
+	printf("listens\n");
+	struct rdma_cm_event *e = take(RDMA_CM_EVENT_CONNECT_REQUEST);
+	conn = e->id;
+	rdma_ack_cm_event(e);
+	make_qp(conn);
+	struct memory m = memory_of(conn->pd, 1);
+	receive(m.gpu_mr, m.gpu + SIZE, SIZE);
+	struct target t = {m.gpu, m.gpu_mr->rkey};
+	struct rdma_conn_param p = {.private_data = &t, .private_data_len = sizeof t, .rnr_retry_count = 7,
+		.responder_resources = 4, .initiator_depth = 4};
+	CHECK(!rdma_accept(conn, &p));
+	rdma_ack_cm_event(take(RDMA_CM_EVENT_ESTABLISHED));
+	int status = status_of(conn->recv_cq);
+	if (!strcmp(how, "move")) {
+		CHECK(!status);
+		// When the completion is there, the bytes are in the GPU.
+		IN_CONTEXT(cuMemcpyDtoH_v2(m.host, m.gpu + SIZE, SIZE));
+		verify(m.host, SIZE, 5);
+		post(m.gpu_mr, m.gpu + SIZE, SIZE, (struct ibv_send_wr){.opcode = IBV_WR_SEND});
+		CHECK(!status_of(conn->send_cq));
+	} else if (!status) { // the client has begun
+		if (!strcmp(how, "destroyed"))
+			CU(cuCtxDestroy_v2(own));
+		if (!strcmp(how, "fail"))
+			standin_fail_after = standin_copies + 5;
+	}
+	rdma_ack_cm_event(take(RDMA_CM_EVENT_DISCONNECTED));
+	printf("disconnected\n");
+	rdma_destroy_qp(conn);
+	CHECK(!ibv_dereg_mr(m.gpu_mr) && !ibv_dereg_mr(m.host_mr) && !rdma_destroy_id(conn) && !rdma_destroy_id(listener));
+}
+
+static void move(struct memory *m, struct target *t)
+{
+	struct ibv_send_wr write = {.opcode = IBV_WR_RDMA_WRITE, .wr.rdma = {t->addr, t->rkey}}, read = write;
+	read.opcode = IBV_WR_RDMA_READ;
+	fill(m->host, SIZE, 1); // GPU to GPU, and back
+	IN_CONTEXT(cuMemcpyHtoD_v2(m->gpu, m->host, SIZE));
+	post(m->gpu_mr, m->gpu, SIZE, write);
+	post(m->gpu_mr, m->gpu + SIZE, SIZE, read);
+	CHECK(!status_of(conn->send_cq) && !status_of(conn->send_cq));
+	memset(m->host, 0, SIZE);
+	IN_CONTEXT(cuMemcpyDtoH_v2(m->host, m->gpu + SIZE, SIZE));
+	verify(m->host, SIZE, 1);
+	fill(m->host, SIZE, 2); // processor to GPU, and back
+	post(m->host_mr, (uintptr_t)m->host, SIZE, write);
+	post(m->host_mr, (uintptr_t)m->host + SIZE, SIZE, read);
+	CHECK(!status_of(conn->send_cq) && !status_of(conn->send_cq));
+	verify(m->host + SIZE, SIZE, 2);
+	uint64_t old = 40, found; // an atomic between GPUs
+	IN_CONTEXT(cuMemcpyHtoD_v2(m->gpu, &old, 8));
+	post(m->gpu_mr, m->gpu, 8, write);
+	post(m->gpu_mr, m->gpu + 8, 8, (struct ibv_send_wr){.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .wr.atomic = {t->addr, 2, 0, t->rkey}});
+	post(m->gpu_mr, m->gpu + 16, 8, read);
+	for (int i = 0; i < 3; i++)
+		CHECK(!status_of(conn->send_cq));
+	IN_CONTEXT(cuMemcpyDtoH_v2(&old, m->gpu + 8, 8));
+	IN_CONTEXT(cuMemcpyDtoH_v2(&found, m->gpu + 16, 8));
+	CHECK(old == 40 && found == 42);
+	fill(m->host, SIZE, 5); // a message, and its echo
+	IN_CONTEXT(cuMemcpyHtoD_v2(m->gpu, m->host, SIZE));
+	receive(m->gpu_mr, m->gpu + SIZE, SIZE);
+	post(m->gpu_mr, m->gpu, SIZE, (struct ibv_send_wr){.opcode = IBV_WR_SEND});
+	CHECK(!status_of(conn->send_cq) && !status_of(conn->recv_cq));
+	memset(m->host, 0, SIZE);
+	IN_CONTEXT(cuMemcpyDtoH_v2(m->host, m->gpu + SIZE, SIZE));
+	verify(m->host, SIZE, 5);
+	printf("moved\n");
+}
+
+// write_until writes until a write fails. It destroys the context meanwhile, if that is asked for.
+static void write_until(struct memory *m, struct target *t, int destroy)
+{
+	struct ibv_send_wr write = {.opcode = IBV_WR_RDMA_WRITE, .wr.rdma = {t->addr, t->rkey}};
+	post(m->gpu_mr, m->gpu, 64, (struct ibv_send_wr){.opcode = IBV_WR_SEND});
+	CHECK(!status_of(conn->send_cq));
+	int status = 0, done = 0;
+	for (int i = 0; i < DEPTH / 2; i++)
+		post(m->gpu_mr, m->gpu, SIZE, write);
+	for (double end = now() + 20; !status; done++) {
+		CHECK(now() < end);
+		status = status_of(conn->send_cq);
+		if (!status)
+			post(m->gpu_mr, m->gpu, SIZE, write);
+		if (done == 3 && destroy)
+			CU(cuCtxDestroy_v2(own));
+	}
+	printf("a write failed: %s\n", ibv_wc_status_str(status));
+}
+
+// measure prints MB/s and microseconds of writes from GPU to GPU, and of copies through the processor's
+// memory.
+static void measure(struct memory *m, struct target *t)
+{
+	struct ibv_send_wr write = {.opcode = IBV_WR_RDMA_WRITE, .wr.rdma = {t->addr, t->rkey}};
+	post(m->gpu_mr, m->gpu, 64, (struct ibv_send_wr){.opcode = IBV_WR_SEND});
+	CHECK(!status_of(conn->send_cq));
+	int posted = 0, done = 0;
+	double began = now(), took;
+	for (; now() < began + 3; done++) {
+		for (; posted - done < DEPTH; posted++)
+			post(m->gpu_mr, m->gpu, SIZE, write);
+		CHECK(!status_of(conn->send_cq));
+	}
+	took = now() - began;
+	double written = done * (double)SIZE / took / 1e6;
+	for (; done < posted; done++)
+		CHECK(!status_of(conn->send_cq));
+	began = now();
+	for (done = 0; now() < began + 1; done++)
+		IN_CONTEXT(cuMemcpyDtoH_v2(m->host, m->gpu, SIZE) || cuMemcpyHtoD_v2(m->gpu, m->host, SIZE));
+	double copied = done * (double)SIZE / (now() - began) / 1e6;
+	began = now();
+	for (done = 0; now() < began + 1; done++) {
+		post(m->gpu_mr, m->gpu, 8, write);
+		CHECK(!status_of(conn->send_cq));
+	}
+	printf("result: writes %.0f MB/s, copies through the processor %.0f MB/s, ratio %.2f; 8 bytes in %.1f us\n", written, copied,
+		written / copied, (now() - began) / done * 1e6);
+}
+
+static void client(struct sockaddr *addr, const char *how)
+{
+	struct target t;
+	resolve(&conn, addr);
+	make_qp(conn);
+	struct memory m = memory_of(conn->pd, 0);
+	struct rdma_conn_param p = {.retry_count = 7, .rnr_retry_count = 7, .responder_resources = 4, .initiator_depth = 4};
+	CHECK(!rdma_connect(conn, &p));
+	struct rdma_cm_event *e = take(RDMA_CM_EVENT_ESTABLISHED);
+	memcpy(&t, e->param.conn.private_data, sizeof t);
+	rdma_ack_cm_event(e);
+	if (!strcmp(how, "move"))
+		move(&m, &t);
+	else if (!strcmp(how, "measure"))
+		measure(&m, &t);
+	else
+		write_until(&m, &t, !strcmp(how, "destroy"));
+	CHECK(!rdma_disconnect(conn));
+	rdma_ack_cm_event(take(RDMA_CM_EVENT_DISCONNECTED));
+	rdma_destroy_qp(conn);
+	CHECK(!ibv_dereg_mr(m.gpu_mr) && !ibv_dereg_mr(m.host_mr) && !rdma_destroy_id(conn));
+}
+
+int main(int argc, char **argv)
+{
+	setvbuf(stdout, NULL, _IONBF, 0);
+	CUcontext c;
+	int device;
+	CU(cuInit(0));
+	CU(cuDeviceGet(&device, 0));
+	CU(cuCtxCreate_v2(&own, 0, device));
+	CU(cuCtxPopCurrent_v2(&c));
+	if (argc > 1 && !strcmp(argv[1], "ask")) {
+		ask(argv[2]);
+		return 0;
+	}
+	CHECK(argc > 4);
+	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[3]))};
+	CHECK(inet_aton(argv[2], &addr.sin_addr));
+	CHECK((channel = rdma_create_event_channel()));
+	if (!strcmp(argv[1], "server"))
+		server((struct sockaddr *)&addr, argv[4]);
+	else
+		client((struct sockaddr *)&addr, argv[4]);
+	return 0;
+}
