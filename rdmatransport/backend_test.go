@@ -127,6 +127,12 @@ func connectBacks(t *testing.T, a, b *station, sa, sb *store, transport verbs.Tr
 	return p
 }
 
+// onPipe creates two stations on a network of their own.
+func onPipe(t *testing.T) (a, b *station) {
+	lan := new(pipe.Switch)
+	return newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
+}
+
 // do posts a request and returns its status.
 func (p *backs) do(wr *verbs.SendWR) verbs.WCStatus {
 	p.t.Helper()
@@ -274,7 +280,7 @@ func TestBackendMixed(t *testing.T) {
 // TestBackendRules checks that keys, rights, ranges, windows and reregistration are those of any
 // region.
 func TestBackendRules(t *testing.T) {
-	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
 		for _, c := range []struct {
 			name   string
 			access verbs.Access
@@ -303,7 +309,7 @@ func TestBackendRules(t *testing.T) {
 			}, verbs.WCSuccess},
 		} {
 			t.Run(c.name, func(t *testing.T) {
-				a, b := m.stations(t, nil)
+				a, b := onPipe(t)
 				p := &backs{t: t, a: a, b: b, sa: newStore(4096), sb: newStore(4096)}
 				p.ma, p.mb = a.back(p.sa, everyAccess), b.back(p.sb, c.access)
 				p.qa, p.qb = dial(a, b, transport, nil)
@@ -334,7 +340,7 @@ func TestBackendInline(t *testing.T) {
 
 // TestBackendFails: an error of a backend becomes the completion that memory without a page has.
 func TestBackendFails(t *testing.T) {
-	overAll(t, func(t *testing.T, m medium, transport verbs.Transport) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
 		fails := func(bad bool) func(write bool, off int64, n int) (int, error) {
 			return func(write bool, off int64, n int) (int, error) {
 				if write == bad {
@@ -369,7 +375,7 @@ func TestBackendFails(t *testing.T) {
 					continue
 				}
 				t.Run(c.name, func(t *testing.T) {
-					a, b := m.stations(t, nil)
+					a, b := onPipe(t)
 					p := connectBacks(t, a, b, newStore(1<<16), newStore(1<<16), transport)
 					c.of(p).before = fails(c.writing)
 					ok(t, p.qb.QP().PostRecv(&verbs.RecvWR{WRID: 1, SGList: []verbs.SGE{p.mb.SGE(0, n)}}))
