@@ -183,7 +183,8 @@ func (p *backs) exchange(n int) {
 		t.Fatalf("WRITE_WITH_IMM: %+v", wc)
 	}
 
-	// A READ returns what a WRITE before it has written. The fenced WRITE sends what the READ has read.
+	// A READ returns what a WRITE before it has written. The fenced WRITE sends what the READ has
+	// read.
 	data = p.sa.fill(0, n, p.random)
 	ok(t, p.qa.QP().PostSend(
 		&verbs.SendWR{Opcode: verbs.RDMAWrite, SGList: local, RemoteAddr: addr, RKey: rkey},
@@ -482,7 +483,8 @@ func TestBackendLossy(t *testing.T) {
 			return must(impair.New(l, &impair.Config{Seed: 1, Out: d}))(t)
 		}
 		a, b := newStationOn(t, bad(lan.Port()), "10.0.0.1/24", nil), newStationOn(t, bad(lan.Port()), "10.0.0.2/24", nil)
-		p := connectBacks(t, a, b, newStore(1<<20).slow(rand.New(rand.NewPCG(1, 1))), newStore(1<<20).slow(rand.New(rand.NewPCG(2, 2))), transport)
+		p := connectBacks(t, a, b, newStore(1<<20).slow(rand.New(rand.NewPCG(1, 1))),
+			newStore(1<<20).slow(rand.New(rand.NewPCG(2, 2))), transport)
 		for _, n := range []int{8, 5000, 100_000} {
 			p.exchange(n)
 			p.atomics()

@@ -86,8 +86,8 @@ type MRInitAttr struct {
 	FileOffset int64
 	FileLength int
 	// Backend, if not nil, has the region's memory, BackendLength bytes from offset 0 on. Buf is nil.
-	// The address is IOVA, or 0 without one. The memory cannot be the source of SendInline, and a FLUSH
-	// makes it visible, not persistent. Accesses are copies by way of staging memory.
+	// The address is IOVA, or 0 without one. The memory cannot be the source of SendInline, and a
+	// FLUSH makes it visible, not persistent. Accesses are copies by way of staging memory.
 	Backend       Backend
 	BackendLength int
 }

@@ -152,7 +152,8 @@ func (p *placing) extend(mr *MR, off int64, by Placer) []byte {
 // acknowledged meanwhile. ProviderQP.Placed is called when all of it has arrived.
 func (h QPHandle) Placing() bool { return h.qp.reportFlags&reportsHeld != 0 }
 
-// PlacingFull reports whether so much data waits for its backend that the provider must take no more.
+// PlacingFull reports whether so much data waits for its backend that the provider must take no
+// more.
 func (h QPHandle) PlacingFull() bool { return h.Placing() && h.qp.extra.placing.staged >= maxPlacing }
 
 // AwaitPlacing waits while PlacingFull. The QP must not be locked.

@@ -12,7 +12,8 @@ const maxStaged = 16 << 20
 // sendStaged is set in the flags of a posted request whose inline data is staging memory.
 const sendStaged SendFlags = 1 << 7
 
-// sendStaging is the state of a QP whose send requests have data in backends. The QP's lock protects it.
+// sendStaging is the state of a QP whose send requests have data in backends. The QP's lock
+// protects it.
 type sendStaging struct {
 	busy bool // the goroutine reads the first hidden request, or is about to
 	// Posted requests behind those of the queue. If there are any, sendsHidden is set.

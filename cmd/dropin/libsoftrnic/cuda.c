@@ -1,9 +1,10 @@
 //go:build linux && cgo && (amd64 || arm64)
 
-// Memory of NVIDIA's GPUs. A program that uses it has loaded the driver's library, libcuda.so.1, which
-// is only looked up here and never loaded. Copies run on streams of this file, which do not wait for
-// the program's. The context that is current in a thread of the program is never changed: copies run
-// on threads of the engine, and what is called on the program's threads restores its context.
+// Memory of NVIDIA's GPUs. A program that uses it has loaded the driver's library, libcuda.so.1,
+// which is only looked up here and never loaded. Copies run on streams of this file, which do not
+// wait for the program's. The context that is current in a thread of the program is never changed:
+// copies run on threads of the engine, and what is called on the program's threads restores its
+// context.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -128,8 +129,8 @@ static int take_stream(struct cuda_memory *m, void **stream)
 	return *stream ? 0 : cu.StreamCreate(stream, STREAM_NON_BLOCKING);
 }
 
-// give_stream keeps a stream for the next copy. Without an identity, the context might be another by
-// then.
+// give_stream keeps a stream for the next copy. Without an identity, the context might be another
+// by then.
 static void give_stream(struct cuda_memory *m, void *stream)
 {
 	pthread_mutex_lock(&lock);
@@ -185,8 +186,8 @@ const char *cuda_error(int result)
 	return cu.GetErrorName(result, &name) ? "unknown error" : name;
 }
 
-// Staging memory that is free, by size: 4 KiB times a power of two. It is memory of this file, which
-// is only registered with CUDA, so that it stays when a context ends.
+// Staging memory that is free, by size: 4 KiB times a power of two. It is memory of this file,
+// which is only registered with CUDA, so that it stays when a context ends.
 #define CLASSES 20
 #define MOST_FREE (64 << 20) // bytes
 static struct free_memory {

@@ -13,21 +13,22 @@ struct cuda_memory {
 };
 
 // cuda_find returns 1 and fills in m if [addr, addr+length) is memory of a GPU that only copies
-// reach. It returns 0 if it is any other memory, and a negative errno if only one end of it is a GPU's.
+// reach. It returns 0 if it is any other memory, and a negative errno if only one end of it is a
+// GPU's.
 int cuda_find(uint64_t addr, size_t length, struct cuda_memory *m);
 
 // cuda_release ends the use of a region.
 void cuda_release(struct cuda_memory *m);
 
-// cuda_copy copies n bytes between a GPU's memory and memory of the processor, and returns when they
-// are there. It returns 0 or a CUresult.
+// cuda_copy copies n bytes between a GPU's memory and memory of the processor, and returns when
+// they are there. It returns 0 or a CUresult.
 int cuda_copy(struct cuda_memory *m, uint64_t addr, void *host, size_t n, int to_gpu);
 
 // cuda_error returns the name of a CUresult.
 const char *cuda_error(int result);
 
-// cuda_alloc_staging returns memory of the processor that is pinned if possible, of at least n bytes.
-// Its size is in *size. cuda_free_staging takes it back.
+// cuda_alloc_staging returns memory of the processor that is pinned if possible, of at least n
+// bytes. Its size is in *size. cuda_free_staging takes it back.
 void *cuda_alloc_staging(struct cuda_memory *m, size_t n, size_t *size);
 void cuda_free_staging(void *p, size_t size);
 

@@ -33,8 +33,8 @@ const (
 	dmabufEnd   = 1 << 2
 )
 
-// mapDmabuf maps a part of a dma-buf. Errors are those of the kernel for NVIDIA's cards: EBADF without
-// a descriptor, EINVAL for another file and for a range outside the buffer.
+// mapDmabuf maps a part of a dma-buf. Errors are those of the kernel for NVIDIA's cards: EBADF
+// without a descriptor, EINVAL for another file and for a range outside the buffer.
 func mapDmabuf(fd int, offset, length uint64, write bool) (*dmabuf, error) {
 	const op = "register dma-buf"
 	page := uint64(os.Getpagesize())
@@ -118,8 +118,8 @@ func (d *dmabuf) release() {
 	_ = unix.Close(d.fd)
 }
 
-// srRegDmabufMR registers a part of a dma-buf. Programs with memory of a GPU pass its address as the
-// IOVA. The memory is then accessed by that, because the driver of the GPU allows no mapping.
+// srRegDmabufMR registers a part of a dma-buf. Programs with memory of a GPU pass its address as
+// the IOVA. The memory is then accessed by that, because the driver of the GPU allows no mapping.
 //
 //export srRegDmabufMR
 func srRegDmabufMR(p C.uint32_t, offset C.uint64_t, length C.size_t, iova C.uint64_t, fd C.int, access C.uint32_t,

@@ -43,8 +43,8 @@ func TestRegDmabufErrors(t *testing.T) {
 	}
 }
 
-// newDmabuf makes a dma-buf of memory of the processor, and returns another mapping of its memory. It
-// skips the test if the kernel has no udmabuf.
+// newDmabuf makes a dma-buf of memory of the processor, and returns another mapping of its memory.
+// It skips the test if the kernel has no udmabuf.
 func newDmabuf(t *testing.T, pages int) (fd int, mem []byte) {
 	t.Helper()
 	device, err := os.OpenFile("/dev/udmabuf", os.O_RDWR, 0)
@@ -88,7 +88,8 @@ func TestRegDmabuf(t *testing.T) {
 	fd, mem := newDmabuf(t, 4)
 	const iova = 0x5000_0000_0000
 	var h, lkey, rkey cU32
-	fails(t, "beyond the end", srRegDmabufMR(u.pd, cU64(page), cSize(4*page), iova, cInt(fd), cU32(allAccess), &h, &lkey, &rkey), syscall.EINVAL)
+	fails(t, "beyond the end", srRegDmabufMR(u.pd, cU64(page), cSize(4*page), iova, cInt(fd), cU32(allAccess), &h, &lkey, &rkey),
+		syscall.EINVAL)
 	check(t, srRegDmabufMR(u.pd, cU64(page), cSize(2*page), iova, cInt(fd), cU32(allAccess), &h, &lkey, &rkey))
 	_ = unix.Close(fd)
 	a, _ := u.pair()

@@ -25,7 +25,8 @@ var takingHandles = map[string]struct {
 }{
 	"srCloseContext": {srCloseContext, syscall.ENOENT}, "srGetAsyncEvent": {srGetAsyncEvent, syscall.ENOENT},
 	"srAllocPD": {srAllocPD, syscall.ENOENT}, "srDeallocPD": {srDeallocPD, syscall.ENOENT},
-	"srRegMR": {srRegMR, syscall.ENOENT}, "srRegDmabufMR": {srRegDmabufMR, syscall.ENOENT}, "srReregMR": {srReregMR, syscall.ENOENT}, "srDeregMR": {srDeregMR, syscall.ENOENT},
+	"srRegMR": {srRegMR, syscall.ENOENT}, "srRegDmabufMR": {srRegDmabufMR, syscall.ENOENT},
+	"srReregMR": {srReregMR, syscall.ENOENT}, "srDeregMR": {srDeregMR, syscall.ENOENT},
 	"srAllocNullMR": {srAllocNullMR, syscall.ENOENT}, "srAdviseMR": {srAdviseMR, syscall.ENOENT},
 	"srAllocMW": {srAllocMW, syscall.ENOENT}, "srDeallocMW": {srDeallocMW, syscall.ENOENT}, "srBindMW": {srBindMW, syscall.ENOENT},
 	"srProgress": {srProgress, syscall.ENOENT}, "srEndProgress": {srEndProgress, syscall.ENOENT},

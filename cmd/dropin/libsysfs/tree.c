@@ -344,7 +344,8 @@ const char *devices_tree(const char *path)
 	if (tree || getauxval(AT_SECURE))
 		return tree;
 	// All other paths are used by programs without RDMA too. They matter if there is a card.
-	if (!has_prefix(path, "/sys/class/infiniband") && !has_prefix(path, "/sys/module/nvidia_peermem") && !has_prefix(path, "/dev/infiniband") &&
+	if (!has_prefix(path, "/sys/class/infiniband") && !has_prefix(path, "/sys/module/nvidia_peermem") &&
+		!has_prefix(path, "/dev/infiniband") &&
 		!has_prefix(path, "/sys/devices/virtual/infiniband") &&
 		!__atomic_load_n(&results, __ATOMIC_ACQUIRE) && !secure_getenv("SOFTRNIC_CARD"))
 		return NULL;

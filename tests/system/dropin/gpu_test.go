@@ -75,7 +75,8 @@ func TestGPUTransfers(t *testing.T) {
 		link endpoints
 	}{{"shm", links[0]}, {"kernel", links[1]}, {"lossy", lossy(links[0])}} {
 		for _, transport := range []string{"roce", "iwarp"} {
-			hows := map[string]string{"move": "moved", "destroy": "a write failed: local protection error", "destroyed": "a write failed", "fail": "a write failed"}
+			hows := map[string]string{"move": "moved", "destroy": "a write failed: local protection error", "destroyed": "a write failed",
+				"fail": "a write failed"}
 			if transport == "roce" {
 				hows["destroyed"] = "a write failed: remote operation error"
 				hows["fail"] = hows["destroyed"]

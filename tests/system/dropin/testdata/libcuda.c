@@ -1,7 +1,7 @@
-// A stand-in for NVIDIA's libcuda.so.1. Memory of its GPU is a range of addresses of the program that
-// allows no access, so that a direct access ends the program. Copies go through another mapping.
-// They are asynchronous and late by a random time. As with a GPU, copies and streams need their
-// context to be current, and end with it.
+// A stand-in for NVIDIA's libcuda.so.1. Memory of its GPU is a range of addresses of the program
+// that allows no access, so that a direct access ends the program. Copies go through another
+// mapping. They are asynchronous and late by a random time. As with a GPU, copies and streams need
+// their context to be current, and end with it.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
