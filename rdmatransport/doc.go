@@ -61,6 +61,7 @@
 //	misdirected_packets  packets dropped for a wrong source address, or in a state without reception
 //	bad_pkey, qkey_viol  packets dropped for a wrong P_Key or Q_Key
 //	icrc_id_solved       packets whose IPv4 identification was computed from the ICRC
+//	injected_faults      what was made to fail on purpose: see package fault
 //	no_recv_dropped      unreliable messages dropped for lack of a receive request
 //	too_long_dropped     unreliable messages dropped because the receive request was too short
 //	cm_…                 messages of the connection manager, named as in /sys/class/infiniband_cm

@@ -75,6 +75,8 @@ var wrapped = map[string]map[string]string{
 	"cmd/internal/node.countedLink": {"link.InPlace": "frames that are built in place would not be counted"},
 	"link/capture.Link": {"link.Shared": "messages would pass without a record",
 		"link.InPlace": "frames that are built in place would pass without a record"},
+	"link/cable.Link": {"link.Shared": "messages would pass a cable that is pulled",
+		"link.InPlace": "frames that are built in place would pass a cable that is pulled"},
 	"link/impair.Link": {"link.Shared": "messages would pass unimpaired",
 		"link.InPlace": "frames that are built in place would pass unimpaired"},
 	"link/vlan.Link": {"link.InPlace": "frames that are built in place would have no tag"},

@@ -95,14 +95,15 @@ func (s *source) file(pos token.Pos) string { return filepath.Base(s.fset.Positi
 // it.
 var fileOrder = map[string][]string{
 	"verbs": {
-		"provider_qp.go", "post.go", "ah.go", "mcast.go", "snapshot.go", "flush.go", "watch.go",
+		"injection.go", "provider_qp.go", "post.go", "ah.go", "mcast.go", "snapshot.go", "flush.go", "watch.go",
 		"provider_objects.go", "deviceex.go", "cqmoderate.go", "regfile_unix.go", "regfile_other.go", "qpmodify.go", "grh.go",
 		"poller.go", "flow.go", "cqwait.go", "rereg.go", "mw.go", "mr.go", "resources.go", "xrc.go",
 		"qp.go", "staging.go", "complete.go", "placing.go", "backend.go",
 		"compcntr.go", "srq.go", "compchannel.go", "statetable.go", "mapped_linux.go", "mapped_other.go",
-		"cq.go", "cqprogress.go", "cqparams.go", "device.go", "provider.go", "queue.go", "wr.go", "opcode.go", "async.go", "qpattr.go",
+		"cqstall.go", "cq.go", "cqprogress.go", "cqparams.go", "device.go", "provider.go", "queue.go", "wr.go", "opcode.go", "async.go",
+		"qpattr.go",
 		"gid.go", "guid.go",
-		"latency.go", "wc.go", "access.go", "pd.go", "errors.go", "attr.go", "clock.go",
+		"injector.go", "latency.go", "wc.go", "access.go", "pd.go", "errors.go", "attr.go", "clock.go",
 	},
 	"rdmatransport/internal/iwarptransport": {
 		"terminate.go", "rtr.go", "direct.go", "placed.go", "responses.go", "qp.go", "receive.go",

@@ -14,6 +14,9 @@ type AH struct {
 // CreateAH creates an address handle. It starts the resolution of the neighbour's MAC address
 // without waiting for it.
 func (pd *PD) CreateAH(attr *AHAttr) (*AH, error) {
+	if err := pd.dev.fault("create_ah"); err != nil {
+		return nil, err
+	}
 	const op = "create AH"
 	d := pd.dev
 	if attr == nil {
@@ -69,6 +72,9 @@ func (ah *AH) Query() (AHAttr, error) {
 // queue with it may be lost; new work requests with it are rejected. The error is ErrClosed after
 // the first Close.
 func (ah *AH) Close() error {
+	if err := ah.pd.dev.fault("destroy_ah"); err != nil {
+		return err
+	}
 	if ah.dead.Swap(true) {
 		return Errorf(ErrClosed, "close AH", "it is already closed")
 	}

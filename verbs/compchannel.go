@@ -31,6 +31,9 @@ type CompChannel struct {
 
 // CreateCompChannel creates a completion channel.
 func (d *Device) CreateCompChannel() (*CompChannel, error) {
+	if err := d.fault("create_comp_channel"); err != nil {
+		return nil, err
+	}
 	const op = "create completion channel"
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -142,6 +145,9 @@ func (c *CompChannel) report() {
 // Close destroys the channel (ibv_destroy_comp_channel); calls of GetEvent return. The error is
 // ErrBusy while CQs use the channel, and ErrClosed after the first Close.
 func (c *CompChannel) Close() error {
+	if err := c.dev.fault("destroy_comp_channel"); err != nil {
+		return err
+	}
 	const op = "close completion channel"
 	c.dev.mu.Lock()
 	defer c.dev.mu.Unlock()

@@ -36,6 +36,9 @@ func (qp *QP) observeSend(wr *SendWR, status WCStatus) {
 func (qp *QP) currentRecv() *RecvWR {
 	if qp.rq.len() == 0 && qp.srq != nil {
 		qp.srq.take(&qp.rq)
+		if qp.observed&faulted != 0 && qp.rq.len() > 0 {
+			qp.injectRecv(qp.rq.at(0))
+		}
 	}
 	if qp.rq.len() == 0 {
 		return nil
@@ -68,12 +71,49 @@ func (qp *QP) push(cq *CQ, wc *WC, solicited bool) {
 }
 
 func (qp *QP) pushNow(cq *CQ, wc *WC, solicited bool) {
-	if !cq.push(wc, solicited) {
+	kept := false
+	if qp.observed&faulted == 0 {
+		kept = cq.push(wc, solicited)
+	} else {
+		kept = qp.pushLate(cq, wc, solicited)
+	}
+	if !kept {
 		qp.cqOverrun = true
 	}
 	if ch := cq.channel; ch != nil && ch.hasUnreported.Load() {
 		qp.deferReport(ch)
 	}
+}
+
+// injectRecv is called with each receive request that the QP gets. A fault makes the request one
+// that the device cannot use: its memory is in no region, or it has no memory. The device then
+// finds the fault itself, and its peer gets the answer that follows from it.
+func (qp *QP) injectRecv(slot *RecvWR) {
+	x := qp.pd.dev.injection.Load()
+	switch x.injector.Recv(qp) {
+	case WCLocProtErr:
+		for i := range slot.SGList {
+			slot.SGList[i].LKey = 0
+		}
+	case WCLocLenErr:
+		slot.SGList, slot.length = slot.SGList[:0], 0
+	default:
+		return
+	}
+	x.count.Add(1)
+}
+
+// pushLate is push for a QP of a device with an Injector.
+func (qp *QP) pushLate(cq *CQ, wc *WC, solicited bool) bool {
+	x := qp.pd.dev.injection.Load()
+	if d := x.injector.Late(qp, wc.Opcode, wc.Status); d > 0 {
+		x.count.Add(1)
+		cq.stall(d)
+	}
+	if isStalled, kept := cq.hold(qp, wc, solicited); isStalled {
+		return kept
+	}
+	return cq.push(wc, solicited)
 }
 
 // deferReport makes unlock call the OnEvent function of a channel.
@@ -126,14 +166,18 @@ func (qp *QP) unlockAndReport() {
 // called when the QP is unlocked, because the caller that added the completion still uses the
 // queues.
 func (qp *QP) failOverrun() {
-	from := qp.state
-	if !qp.closed && from != StateReset && from != StateErr {
-		// A provider accepts every transition to ERR.
-		_ = qp.prov.Modify(from, StateErr, &QPAttr{QPState: StateErr}, QPAttrState)
-		qp.event(EventQPFatal)
-		qp.enterErr()
+	if !qp.closed && qp.state != StateReset && qp.state != StateErr {
+		qp.failWith(EventQPFatal)
 	}
 	qp.cqOverrun = false
+}
+
+// failWith moves a QP to ERR, raises an event, and flushes the QP.
+func (qp *QP) failWith(t AsyncEventType) {
+	// A provider accepts every transition to ERR.
+	_ = qp.prov.Modify(qp.state, StateErr, &QPAttr{QPState: StateErr}, QPAttrState)
+	qp.event(t)
+	qp.enterErr()
 }
 
 func (qp *QP) fail() {

@@ -89,6 +89,7 @@ type CQ struct {
 	stamps     []stamp // of the completions in ring; nil without CQInitAttr.Timestamps
 	moderation moderation
 	waiters    *waiters // nil before the first Wait that sleeps
+	stalled    *stalled // nil: completions are visible at once
 
 	// protected by channel.mu
 	next    *CQ // in the channel's list
@@ -96,7 +97,7 @@ type CQ struct {
 	unacked int // events that GetEvent returned, not yet acknowledged
 
 	// Pads CQ to a multiple of the cache line size, so that ownReady's cache line is its own.
-	_ [96]byte
+	_ [88]byte
 }
 
 type armState = uint32
@@ -109,6 +110,9 @@ const (
 
 // CreateCQ creates a completion queue for cqe completions. attr may be nil.
 func (d *Device) CreateCQ(cqe int, attr *CQInitAttr) (*CQ, error) {
+	if err := d.fault("create_cq"); err != nil {
+		return nil, err
+	}
 	const op = "create CQ"
 	if err := checkRange(op, "cqe", cqe, 1, d.attr.MaxCQE); err != nil {
 		return nil, err
@@ -168,6 +172,9 @@ func (cq *CQ) Cap() int {
 // Resize changes the queue's size to cqe completions (ibv_resize_cq), and keeps the completions in
 // it. If these are more than cqe, Resize fails with ErrInvalid.
 func (cq *CQ) Resize(cqe int) error {
+	if err := cq.dev.fault("resize_cq"); err != nil {
+		return err
+	}
 	const op = "resize CQ"
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
@@ -220,6 +227,9 @@ func (cq *CQ) take(wcs []WC, stamps []stamp) (int, error) {
 	if cq.pollReady.Load() == 0 {
 		return 0, nil
 	}
+	if err := cq.dev.fault("poll_cq"); err != nil {
+		return 0, err
+	}
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	n := min(len(wcs), cq.n)
@@ -268,6 +278,7 @@ func (cq *CQ) pop(wcs []WC, stamps []stamp) {
 func (cq *CQ) dropQP(qpn uint32) {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
+	cq.dropHeld(qpn)
 	n := cq.n
 	wcs, stamps := make([]WC, n), make([]stamp, n)
 	cq.pop(wcs, stamps)
@@ -302,6 +313,9 @@ func (cq *CQ) check(op string) error {
 // sender set SendSolicited. Completions that are already in the queue cause no event, so poll once
 // more after ReqNotify. When both kinds are requested, any completion causes the event.
 func (cq *CQ) ReqNotify(solicitedOnly bool) error {
+	if err := cq.dev.fault("req_notify_cq"); err != nil {
+		return err
+	}
 	const op = "request notify"
 	if cq.channel == nil {
 		return Errorf(ErrInvalid, op, "the CQ has no completion channel")
@@ -351,6 +365,9 @@ func (cq *CQ) AckEvents(n int) error {
 // TryGetAsyncEvent returned. The error is ErrBusy while a QP or an SRQ uses the CQ, and ErrClosed
 // after the first Close.
 func (cq *CQ) Close() error {
+	if err := cq.dev.fault("destroy_cq"); err != nil {
+		return err
+	}
 	const op = "close CQ"
 	d := cq.dev
 	d.mu.Lock()
@@ -373,6 +390,7 @@ func (cq *CQ) Close() error {
 		w.notifier.Notify()
 	}
 	cq.mu.Unlock()
+	cq.waitStall()
 	if cq.channel != nil {
 		cq.channel.removeCQ(cq)
 	}

@@ -22,6 +22,9 @@ const (
 
 // Modify sets the CQ's moderation (ibv_modify_cq).
 func (cq *CQ) Modify(m CQModeration) error {
+	if err := cq.dev.fault("modify_cq"); err != nil {
+		return err
+	}
 	const op = "modify CQ"
 	if err := checkRange(op, "Count", m.Count, 0, maxCQCount); err != nil {
 		return err

@@ -9,13 +9,14 @@ import (
 
 // Device is an open RDMA device (ibv_context).
 type Device struct {
-	prov     Provider
-	attr     DeviceAttr // as queried by Open, for the limits
-	clock    Clock
-	watchers watchers
-	events   asyncQueue
-	opened   time.Time   // the zero of RawClock
-	ended    atomic.Bool // Close has started to close the provider
+	prov      Provider
+	injection atomic.Pointer[Injection] // nil: no faults are injected
+	attr      DeviceAttr                // as queried by Open, for the limits
+	clock     Clock
+	watchers  watchers
+	events    asyncQueue
+	opened    time.Time   // the zero of RawClock
+	ended     atomic.Bool // Close has started to close the provider
 
 	// mu protects the counts of objects here and in PD, CQ and CompChannel, and their dead flags.
 	// The fast path does not take it.
@@ -69,6 +70,14 @@ func (d *Device) QueryDevice() DeviceAttr { return d.prov.QueryDevice() }
 // ErrClosed when the device is closed, ErrInvalid if it does not have the port, or that of the
 // provider.
 func (d *Device) QueryPort(port uint8) (PortAttr, error) {
+	if err := d.fault("query_port"); err != nil {
+		return PortAttr{}, err
+	}
+	return d.queryPort(port)
+}
+
+// queryPort is QueryPort for this package's own use, which no fault hits.
+func (d *Device) queryPort(port uint8) (PortAttr, error) {
 	if err := d.checkPort("query port", port); err != nil {
 		return PortAttr{}, err
 	}
@@ -78,6 +87,13 @@ func (d *Device) QueryPort(port uint8) (PortAttr, error) {
 // GIDTable returns a snapshot of a port's GIDs (ibv_query_gid_table). Its errors are those of
 // QueryPort.
 func (d *Device) GIDTable(port uint8) ([]GIDEntry, error) {
+	if err := d.fault("query_gid_table"); err != nil {
+		return nil, err
+	}
+	return d.gidTable(port)
+}
+
+func (d *Device) gidTable(port uint8) ([]GIDEntry, error) {
 	if err := d.checkPort("query GID table", port); err != nil {
 		return nil, err
 	}
@@ -86,7 +102,10 @@ func (d *Device) GIDTable(port uint8) ([]GIDEntry, error) {
 
 // QueryGID returns the entry of a port's GID table that has the given index (ibv_query_gid_ex).
 func (d *Device) QueryGID(port uint8, index int) (GIDEntry, error) {
-	table, err := d.GIDTable(port)
+	if err := d.fault("query_gid"); err != nil {
+		return GIDEntry{}, err
+	}
+	table, err := d.gidTable(port)
 	if err != nil {
 		return GIDEntry{}, err
 	}
@@ -113,7 +132,8 @@ func (d *Device) BeforeMappedAccess(f func()) {
 
 // HWCounters returns a snapshot of the device's counters by name. Linux has them in the directories
 // hw_counters of /sys/class/infiniband, and `rdma statistic show` prints them. The provider's
-// documentation describes each counter. Without counters the map is nil. The error is ErrClosed
+// documentation describes each counter; injected_faults counts what was made to fail on purpose
+// (see Injector). Without counters the map is nil. The error is ErrClosed
 // when the device is closed, or that of the provider.
 func (d *Device) HWCounters() (map[string]uint64, error) {
 	const op = "query counters"
@@ -121,6 +141,9 @@ func (d *Device) HWCounters() (map[string]uint64, error) {
 		return nil, err
 	}
 	c, err := d.prov.HWCounters()
+	if c != nil {
+		c["injected_faults"] = d.injectedFaults()
+	}
 	return c, wrapNonNil(op, err)
 }
 

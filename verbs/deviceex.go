@@ -35,7 +35,10 @@ const defaultPKey = 0xffff
 
 // QueryPKey returns an entry of a port's P_Key table (ibv_query_pkey).
 func (d *Device) QueryPKey(port uint8, index int) (uint16, error) {
-	a, err := d.QueryPort(port)
+	if err := d.fault("query_pkey"); err != nil {
+		return 0, err
+	}
+	a, err := d.queryPort(port)
 	if err != nil {
 		return 0, err
 	}

@@ -129,6 +129,9 @@ type Flow struct {
 // from RTR on. Unlike in the kernel, CAP_NET_RAW is not needed: a program that was able to open the
 // device's link may see its frames.
 func (qp *QP) CreateFlow(attr *FlowAttr) (*Flow, error) {
+	if err := qp.faultCall("create_flow"); err != nil {
+		return nil, err
+	}
 	op := qp.op("create flow of")
 	if attr == nil {
 		return nil, Errorf(ErrInvalid, op, "no attributes")
@@ -270,6 +273,9 @@ func clone[T any, P interface {
 // Close destroys the flow (ibv_destroy_flow). Frames that are being received may still complete.
 // The error is ErrClosed after the first Close.
 func (f *Flow) Close() error {
+	if err := f.qp.faultCall("destroy_flow"); err != nil {
+		return err
+	}
 	qp := f.qp
 	qp.modifying.Lock()
 	defer qp.modifying.Unlock()

@@ -25,7 +25,7 @@ func (d *Device) InitAHFromWC(port uint8, wc *WC, grh []byte) (AHAttr, error) {
 		return AHAttr{}, Errorf(ErrInvalid, op, "the %d bytes of grh are not a GRH: pass the first %d bytes of the buffer",
 			len(grh), GRHLen)
 	}
-	table, err := d.GIDTable(port)
+	table, err := d.gidTable(port)
 	if err != nil {
 		return AHAttr{}, err
 	}

@@ -87,7 +87,7 @@ func (qp *QP) measureLatency() {
 	d.latencyMu.Lock()
 	defer d.latencyMu.Unlock()
 	if d.latencies != nil {
-		qp.extra, qp.observed = &qpExtra{latency: &latency{ahead: -1}}, measured
+		qp.extra, qp.observed = &qpExtra{latency: &latency{ahead: -1}}, qp.observed|measured
 	}
 }
 

@@ -4,6 +4,9 @@ package verbs
 // group, and each attached QP receives a copy of each datagram to the group that has its Q_Key. The
 // QP must be in INIT or a later state. Attaching again has no effect.
 func (qp *QP) AttachMcast(group GID) error {
+	if err := qp.faultCall("attach_mcast"); err != nil {
+		return err
+	}
 	const what = "attach multicast group to"
 	qp.modifying.Lock()
 	defer qp.modifying.Unlock()
@@ -40,6 +43,9 @@ func (qp *QP) AttachMcast(group GID) error {
 // DetachMcast undoes AttachMcast (ibv_detach_mcast). It fails with ErrInvalid if the QP is not
 // attached. A datagram that is being received may still complete.
 func (qp *QP) DetachMcast(group GID) error {
+	if err := qp.faultCall("detach_mcast"); err != nil {
+		return err
+	}
 	const what = "detach multicast group from"
 	qp.modifying.Lock()
 	defer qp.modifying.Unlock()

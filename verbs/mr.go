@@ -20,6 +20,7 @@ type MR struct {
 	region     atomic.Pointer[region]
 	lkey, rkey atomic.Uint32
 	boundMWs   atomic.Int32 // memory windows bound to it, or mrDeregistered or mrReregistering
+	revoked    bool         // its keys are invalid: see RevokeMR; protected as Rereg is, by boundMWs
 }
 
 // region is the part of an MR that Rereg changes.
@@ -97,11 +98,17 @@ type MRInitAttr struct {
 // AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite. The keys of an empty region give
 // access to no memory.
 func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
+	if err := pd.dev.fault("reg_mr"); err != nil {
+		return nil, err
+	}
 	return pd.register(opRegister, &MR{kind: mrPlain}, buf, addressOf(buf, access), access)
 }
 
 // RegMREx registers memory with all options (ibv_reg_mr_ex, ibv_reg_mr_iova).
 func (pd *PD) RegMREx(attr *MRInitAttr) (*MR, error) {
+	if err := pd.dev.fault("reg_mr"); err != nil {
+		return nil, err
+	}
 	switch {
 	case attr == nil:
 		return nil, Errorf(ErrInvalid, opRegister, "no attributes")
@@ -136,6 +143,9 @@ func (attr *MRInitAttr) address(buf []byte) uint64 {
 // AllocNullMR allocates a null MR (ibv_alloc_null_mr), which has an lkey and no rkey. A write to
 // any address is discarded; a read returns zeros. As with mlx5, the PD can be closed before it.
 func (pd *PD) AllocNullMR() (*MR, error) {
+	if err := pd.dev.fault("alloc_null_mr"); err != nil {
+		return nil, err
+	}
 	return pd.register("allocate null MR", &MR{kind: mrNull}, nil, 0, AccessLocalWrite)
 }
 
@@ -323,10 +333,15 @@ func (mr *MR) SGE(off, n int) SGE {
 // and work requests that still use the region fail. The error is ErrBusy while memory windows are
 // bound to the region or Rereg runs, ErrClosed after the first Close, or that of unmapping a file.
 func (mr *MR) Close() error {
+	if err := mr.dev.fault("dereg_mr"); err != nil {
+		return err
+	}
 	if err := mr.excludeWindows("close MR", mrDeregistered); err != nil {
 		return err
 	}
-	mr.revokeKeys()
+	if !mr.revoked {
+		mr.revokeKeys()
+	}
 	mr.release()
 	switch {
 	case mr.file != nil:

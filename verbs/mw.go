@@ -47,6 +47,9 @@ type MWBind struct {
 
 // AllocMW allocates an unbound memory window (ibv_alloc_mw).
 func (pd *PD) AllocMW(t MWType) (*MW, error) {
+	if err := pd.dev.fault("alloc_mw"); err != nil {
+		return nil, err
+	}
 	const op = "allocate MW"
 	d := pd.dev
 	if t != MWType1 && t != MWType2 {
@@ -85,6 +88,9 @@ func (mw *MW) PD() *PD { return mw.pd }
 // Close deallocates the window, bound or not (ibv_dealloc_mw). When it returns, its rkey no longer
 // gives access. The error is ErrClosed after the first Close.
 func (mw *MW) Close() error {
+	if err := mw.pd.dev.fault("dealloc_mw"); err != nil {
+		return err
+	}
 	if mw.dead.Swap(true) {
 		return Errorf(ErrClosed, "close MW", "rkey %#x is already closed", mw.RKey())
 	}

@@ -28,6 +28,9 @@ type PD struct {
 
 // AllocPD allocates a protection domain (ibv_alloc_pd).
 func (d *Device) AllocPD() (*PD, error) {
+	if err := d.fault("alloc_pd"); err != nil {
+		return nil, err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.allocPD()
@@ -57,12 +60,27 @@ func (d *Device) allocPD() (*PD, error) {
 	return pd, nil
 }
 
+// allPDs returns the PDs of the device, and those of its XRC domains. mu is held.
+func (d *Device) allPDs() []*PD {
+	pds := make([]*PD, 0, len(d.pdSet)+len(d.xrcds))
+	for pd := range d.pdSet {
+		pds = append(pds, pd)
+	}
+	for x := range d.xrcds {
+		pds = append(pds, x.pd)
+	}
+	return pds
+}
+
 // Device returns the PD's device.
 func (pd *PD) Device() *Device { return pd.dev }
 
 // Close deallocates the PD (ibv_dealloc_pd). The error is ErrBusy while the PD has objects other
 // than null MRs, or if it is the default PD, and ErrClosed after the first Close.
 func (pd *PD) Close() error {
+	if err := pd.dev.fault("dealloc_pd"); err != nil {
+		return err
+	}
 	const op = "close PD"
 	pd.dev.mu.Lock()
 	defer pd.dev.mu.Unlock()

@@ -210,8 +210,10 @@ func (qp *QP) queueSend(wr *SendWR) error {
 	slot.Bind = bind
 	slot.length = length
 	slot.fault = qp.fault(wr, length)
-	if qp.observed&measured != 0 {
-		qp.extra.latency.post(qp.pd.dev.clock, posted)
+	if qp.observed != 0 {
+		if err := qp.observePost(slot); err != nil {
+			return err
+		}
 	}
 	if qp.reportFlags&sendsHidden != 0 || qp.pd.backed.Load() > 0 && qp.hides(slot) {
 		qp.hide()
@@ -220,6 +222,32 @@ func (qp *QP) queueSend(wr *SendWR) error {
 	}
 	if bind != nil {
 		bind.MW.rkey.Store(bind.RKey)
+	}
+	return nil
+}
+
+// observePost is called when a request is about to be added to the send queue.
+func (qp *QP) observePost(slot *SendWR) error {
+	if qp.observed&faulted != 0 {
+		if err := qp.injectSend(slot); err != nil {
+			return err
+		}
+	}
+	if qp.observed&measured != 0 {
+		qp.extra.latency.post(qp.pd.dev.clock, qp.posted())
+	}
+	return nil
+}
+
+// injectSend is called when a request is about to be added to the send queue.
+func (qp *QP) injectSend(slot *SendWR) error {
+	x := qp.pd.dev.injection.Load()
+	if err := x.fail("post_send", qp); err != nil {
+		return err
+	}
+	if status := x.injector.Send(qp, slot); status != WCSuccess && slot.fault == WCSuccess {
+		x.count.Add(1)
+		slot.fault = status
 	}
 	return nil
 }
@@ -363,8 +391,16 @@ func copyGuarded(dst, src []byte) (ok bool) {
 }
 
 func (qp *QP) queueRecv(wr *RecvWR) error {
+	if qp.observed&faulted != 0 {
+		if err := qp.faultCall("post_recv"); err != nil {
+			return err
+		}
+	}
 	if detail, kind := postRecv(&qp.rq, wr); kind != nil {
 		return Errorf(kind, qp.op("post receive to"), "%s", detail)
+	}
+	if qp.observed&faulted != 0 {
+		qp.injectRecv(qp.rq.at(qp.rq.len() - 1))
 	}
 	return nil
 }
@@ -373,6 +409,9 @@ func (qp *QP) queueRecv(wr *RecvWR) error {
 // flags. It completes to the send CQ. MW.RKey returns the new key immediately. A bind of Length 0
 // unbinds the window.
 func (qp *QP) BindMW(mw *MW, wrID uint64, flags SendFlags, info MWBindInfo) error {
+	if err := qp.faultCall("bind_mw"); err != nil {
+		return err
+	}
 	const what = "bind MW with"
 	if mw == nil || mw.typ != MWType1 {
 		return Errorf(ErrInvalid, qp.op(what), "the MW is nil or not of type 1: post a BindMW work request for type 2")

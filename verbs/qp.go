@@ -53,12 +53,13 @@ const (
 	sendsHidden                             // send requests wait for data of a Backend: see staging.go
 )
 
-// observed says which of the QP's requests are observed when they complete.
+// observed says why the QP's requests are observed when they are posted or complete.
 type observed uint8
 
 const (
 	measured observed = 1 << iota // extra.latency is set
 	counted                       // extra.compCntrs has counters
+	faulted                       // the device has an Injector
 )
 
 // qpExtra has fields that few QPs need.
@@ -118,6 +119,9 @@ func (pd *PD) CreateQP(attr *QPInitAttr) (*QP, error) {
 }
 
 func (pd *PD) createQP(op string, attr *QPInitAttr, x *XRCD) (*QP, error) {
+	if err := pd.dev.fault("create_qp"); err != nil {
+		return nil, err
+	}
 	if err := pd.acquireQP(op, attr); err != nil {
 		return nil, err
 	}
@@ -139,6 +143,9 @@ func (pd *PD) createQP(op string, attr *QPInitAttr, x *XRCD) (*QP, error) {
 	// The QP is in the set before the provider can use it, so that quiesce does not miss it.
 	pd.qpsMu.Lock()
 	pd.qps[qp] = struct{}{}
+	if pd.dev.injection.Load() != nil { // otherwise Inject finds the QP
+		qp.observed |= faulted
+	}
 	pd.qpsMu.Unlock()
 	if s := attr.SRQ; s != nil && s.pd != pd {
 		s.pd.addForeignQP(qp)
@@ -316,6 +323,9 @@ func (qp *QP) State() QPState {
 // Query returns the QP's attributes, and those that it was created with (ibv_query_qp, with all
 // bits of its mask).
 func (qp *QP) Query() (QPAttr, QPInitAttr, error) {
+	if err := qp.faultCall("query_qp"); err != nil {
+		return QPAttr{}, QPInitAttr{}, err
+	}
 	qp.lock()
 	defer qp.mu.Unlock()
 	if err := qp.alive("query"); err != nil {
@@ -334,6 +344,9 @@ func (qp *QP) Query() (QPAttr, QPInitAttr, error) {
 // those that TryGetAsyncEvent returned are acknowledged. The error is ErrBusy while the QP is
 // attached to a multicast group or has a flow, and ErrClosed after the first Close.
 func (qp *QP) Close() error {
+	if err := qp.faultCall("destroy_qp"); err != nil {
+		return err
+	}
 	if qp.xrcd != nil && qp.handleCount.Add(-1) > 0 {
 		return nil
 	}

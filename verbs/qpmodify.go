@@ -12,6 +12,14 @@ package verbs
 // A transition to ERR flushes all posted work requests, in order. A transition to RESET drops them
 // without completion, clears the attributes, and removes the QP's completions from its CQs.
 func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
+	if err := qp.faultCall(modifyName(attr, mask)); err != nil {
+		return err
+	}
+	return qp.modify(attr, mask)
+}
+
+// modify is Modify for this package's own use, which no fault hits.
+func (qp *QP) modify(attr *QPAttr, mask QPAttrMask) error {
 	op := qp.op("modify")
 	if attr == nil {
 		return Errorf(ErrInvalid, op, "no attributes")

@@ -25,6 +25,9 @@ func (f ReregFlags) String() string {
 // an argument is invalid, the region does not change. If the device has no keys left, the region is
 // deregistered. Rereg fails with ErrBusy while memory windows are bound to the region.
 func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
+	if err := mr.dev.fault("rereg_mr"); err != nil {
+		return err
+	}
 	const op = "reregister MR"
 	if flags == 0 || flags&^(ReregTranslation|ReregPD|ReregAccess) != 0 {
 		return Errorf(ErrInvalid, op, "flags %v are 0 or have unknown bits", flags)
@@ -69,7 +72,10 @@ func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 		mr.boundMWs.Store(0)
 		return nil
 	}
-	mr.revokeKeys()
+	if !mr.revoked {
+		mr.revokeKeys()
+	}
+	mr.revoked = false
 	mr.region.Store(&r)
 	if err := mr.assignKeys(op); err != nil {
 		mr.boundMWs.Store(mrDeregistered)
@@ -87,9 +93,11 @@ func (mr *MR) replace(r *region) {
 	delete(old.keys, lkey)
 	old.keysMu.Unlock()
 	mr.region.Store(r)
-	r.pd.keysMu.Lock()
-	r.pd.keys[lkey] = mr
-	r.pd.keysMu.Unlock()
+	if !mr.revoked {
+		r.pd.keysMu.Lock()
+		r.pd.keys[lkey] = mr
+		r.pd.keysMu.Unlock()
+	}
 	old.quiesce(mr)
 }
 

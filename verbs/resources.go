@@ -21,13 +21,7 @@ func (d *Device) Resources() Resources {
 // QPs returns the device's queue pairs, in the order of their numbers.
 func (d *Device) QPs() []*QP {
 	d.mu.Lock()
-	pds := make([]*PD, 0, len(d.pdSet)+len(d.xrcds))
-	for pd := range d.pdSet {
-		pds = append(pds, pd)
-	}
-	for x := range d.xrcds {
-		pds = append(pds, x.pd)
-	}
+	pds := d.allPDs()
 	d.mu.Unlock()
 	var qps []*QP
 	for _, pd := range pds {

@@ -33,7 +33,7 @@ func (d *Device) Snapshot() Snapshot {
 	s := Snapshot{Device: d.Name(), FWVer: d.QueryDevice().FWVer, Latencies: d.sumLatencies(), Resources: d.Resources()}
 	s.Counters, _ = d.HWCounters() // none if the device is closed
 	for port := uint8(1); port <= d.QueryDevice().PhysPortCnt; port++ {
-		attr, err := d.QueryPort(port)
+		attr, err := d.queryPort(port)
 		if err != nil {
 			continue // the device is closed
 		}

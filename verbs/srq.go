@@ -58,6 +58,9 @@ func (m SRQAttrMask) String() string { return flags([]string{"SRQMaxWR", "SRQLim
 // CreateSRQ creates a shared receive queue with exactly the size in attr (ibv_create_srq,
 // ibv_create_srq_ex).
 func (pd *PD) CreateSRQ(attr *SRQInitAttr) (*SRQ, error) {
+	if err := pd.dev.fault("create_srq"); err != nil {
+		return nil, err
+	}
 	const op = "create SRQ"
 	d := pd.dev
 	if attr == nil {
@@ -117,6 +120,9 @@ func (s *SRQ) Context() any { return s.context }
 // Modify changes the attributes that mask names (ibv_modify_srq). MaxWR must not be less than the
 // number of posted requests or Limit.
 func (s *SRQ) Modify(attr *SRQAttr, mask SRQAttrMask) error {
+	if err := s.pd.dev.fault("modify_srq"); err != nil {
+		return err
+	}
 	const op = "modify SRQ"
 	if attr == nil {
 		return Errorf(ErrInvalid, op, "no attributes")
@@ -158,6 +164,9 @@ func (s *SRQ) Modify(attr *SRQAttr, mask SRQAttrMask) error {
 
 // Query returns the SRQ's current attributes (ibv_query_srq).
 func (s *SRQ) Query() (SRQAttr, error) {
+	if err := s.pd.dev.fault("query_srq"); err != nil {
+		return SRQAttr{}, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.alive("query SRQ"); err != nil {
@@ -169,6 +178,9 @@ func (s *SRQ) Query() (SRQAttr, error) {
 // PostRecv appends copies of receive work requests to the queue, in order (ibv_post_srq_recv).
 // Errors are as for QP.PostRecv.
 func (s *SRQ) PostRecv(wrs ...*RecvWR) error {
+	if err := s.pd.dev.fault("post_srq_recv"); err != nil {
+		return &PostError{0, err}
+	}
 	const op = "post receive to SRQ"
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,6 +199,9 @@ func (s *SRQ) PostRecv(wrs ...*RecvWR) error {
 // waits until asynchronous events of the SRQ that TryGetAsyncEvent returned are acknowledged. The
 // error is ErrBusy while a QP uses the SRQ, and ErrClosed after the first Close.
 func (s *SRQ) Close() error {
+	if err := s.pd.dev.fault("destroy_srq"); err != nil {
+		return err
+	}
 	const op = "close SRQ"
 	d := s.pd.dev
 	d.mu.Lock()

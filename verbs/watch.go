@@ -74,10 +74,7 @@ func (d *Device) notifyWatchers(t AsyncEventType, port uint8) bool {
 // failQPs moves every QP to ERR, so that posted requests complete.
 func (d *Device) failQPs() {
 	d.mu.Lock()
-	pds := slices.Collect(maps.Keys(d.pdSet))
-	for x := range d.xrcds {
-		pds = append(pds, x.pd)
-	}
+	pds := d.allPDs()
 	d.mu.Unlock()
 	for _, pd := range pds {
 		pd.qpsMu.Lock()
@@ -87,7 +84,7 @@ func (d *Device) failQPs() {
 			if qp.State() != StateReset {
 				// This fails only if the QP has been closed meanwhile, and then there is nothing
 				// to flush.
-				_ = qp.Modify(&QPAttr{QPState: StateErr}, QPAttrState)
+				_ = qp.modify(&QPAttr{QPState: StateErr}, QPAttrState)
 			}
 		}
 	}

@@ -26,6 +26,9 @@ type XRCD struct {
 // otherwise the error is EAGAIN, as in Linux. If it exists and flag has os.O_EXCL, the error is
 // ErrInvalid. Without a file, OpenXRCD creates a new domain that is not shared.
 func (d *Device) OpenXRCD(f *os.File, flag int) (*XRCD, error) {
+	if err := d.fault("open_xrcd"); err != nil {
+		return nil, err
+	}
 	const op = "open XRCD"
 	if d.attr.DeviceCapFlags&DeviceXRC == 0 {
 		return nil, Errorf(ErrNotSupported, op, "the device does not report XRC")
@@ -68,6 +71,9 @@ func (x *XRCD) Device() *Device { return x.dev }
 // Close undoes one OpenXRCD (ibv_close_xrcd). The error of the last Close is ErrBusy while the
 // domain has QPs or SRQs. Afterwards it is ErrClosed.
 func (x *XRCD) Close() error {
+	if err := x.dev.fault("close_xrcd"); err != nil {
+		return err
+	}
 	const op = "close XRCD"
 	d := x.dev
 	d.mu.Lock()
@@ -103,6 +109,9 @@ func (x *XRCD) CreateQP(attr *QPInitAttr) (*QP, error) {
 // OpenQP returns the domain's XRC_RECV QP with the given number (ibv_open_qp). The QP is closed
 // when QP.Close has been called for CreateQP and for each OpenQP.
 func (x *XRCD) OpenQP(num uint32) (*QP, error) {
+	if err := x.dev.fault("open_qp"); err != nil {
+		return nil, err
+	}
 	x.pd.qpsMu.Lock()
 	defer x.pd.qpsMu.Unlock()
 	for qp := range x.pd.qps {

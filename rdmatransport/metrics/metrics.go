@@ -118,7 +118,7 @@ func transportOf(counter string) string {
 	switch {
 	case strings.HasPrefix(counter, "iwarp_"):
 		return "iwarp"
-	case strings.HasPrefix(counter, "raw_"), counter == "link_downed":
+	case strings.HasPrefix(counter, "raw_"), counter == "link_downed", counter == "injected_faults":
 		return "none"
 	}
 	return "rocev2"

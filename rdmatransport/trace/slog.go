@@ -40,7 +40,7 @@ func (e *Event) addTo(r *slog.Record) {
 		r.AddAttrs(slog.Uint64("packets", uint64(e.Packets)))
 	case AlarmSet:
 		r.AddAttrs(slog.String("detail", e.Detail), slog.Duration("duration", e.Duration))
-	case AlarmFired, MPANegotiated, TerminateSent, TerminateReceived:
+	case AlarmFired, MPANegotiated, TerminateSent, TerminateReceived, FaultInjected:
 		r.AddAttrs(slog.String("detail", e.Detail))
 	case MPAFailed:
 		r.AddAttrs(slog.String("detail", e.Detail), slog.Any("err", e.Err))

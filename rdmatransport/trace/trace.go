@@ -86,6 +86,10 @@ const (
 	// the reason.
 	StreamLost
 
+	// FaultInjected: the device was made to fail by the rule Detail: see package fault. QPN is 0, and
+	// Transport empty, if it is no QP's.
+	FaultInjected
+
 	// EventsLost: this many events (Packets) of any QPs were lost, because the sink is too slow.
 	EventsLost
 
@@ -111,6 +115,7 @@ var typeNames = [types]string{
 	TerminateSent:         "Terminate sent",
 	TerminateReceived:     "Terminate received",
 	StreamLost:            "stream lost",
+	FaultInjected:         "fault injected",
 	EventsLost:            "events lost",
 }
 

@@ -112,7 +112,7 @@ func findAddr(devs []*verbs.Device, a netip.Addr) (location, bool) {
 	gid := verbs.GIDFromAddr(a)
 	for _, d := range devs {
 		for port := uint8(1); port <= d.QueryDevice().PhysPortCnt; port++ {
-			table, err := d.GIDTable(port)
+			table, err := d.Provider().GIDTable(port)
 			if err != nil {
 				continue
 			}
@@ -286,7 +286,9 @@ func (id *ID) resolve(timeout time.Duration, find func(context.Context) (target,
 	go func() {
 		defer cancel()
 		t, err := find(ctx)
-		if ctx.Err() != nil && err != nil {
+		if o := id.outcome("rdma_resolve_addr"); o != nil {
+			err = syscall.Errno(-o.Status)
+		} else if ctx.Err() != nil && err != nil {
 			err = ctx.Err() // rather than the provider's error, which may hide the reason
 		}
 		id.resolved(before, t, err)
@@ -331,6 +333,9 @@ func (id *ID) ResolveRoute() error {
 	}
 	defer id.mu.Unlock()
 	r, err := provider(id.dev).Route(id.route.Transport, id.route.Src, id.route.Dst)
+	if o := id.outcomeLocked("rdma_resolve_route"); o != nil {
+		err = syscall.Errno(-o.Status)
+	}
 	if err != nil {
 		id.ch.add(&Event{Type: RouteError, ID: id, Status: status(err, syscall.ENETUNREACH)})
 		return nil

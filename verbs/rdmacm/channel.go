@@ -38,6 +38,9 @@ func CreateEventChannel(devs ...*verbs.Device) (*EventChannel, error) {
 			return nil, verbs.Errorf(verbs.ErrNotSupported, op, "the provider of %s does not support rdma_cm", d.Name())
 		}
 	}
+	if err := fault(op, devs); err != nil {
+		return nil, err
+	}
 	return &EventChannel{devs: slices.Clone(devs)}, nil
 }
 
@@ -139,6 +142,9 @@ func (c *EventChannel) WaitCallbacks() { c.onEvent.Wait() }
 // ErrBusy while the channel has IDs, and ErrClosed after the first Close.
 func (c *EventChannel) Close() error {
 	const op = "close event channel"
+	if err := fault(op, c.devs); err != nil {
+		return err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {

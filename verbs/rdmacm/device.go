@@ -75,6 +75,16 @@ func (t *deviceTable) unwatch(id *ID, d *verbs.Device) {
 	}
 }
 
+// idsOf returns the IDs that watch a device.
+func (t *deviceTable) idsOf(d *verbs.Device) []*ID {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.of[d]; s != nil {
+		return slices.Collect(maps.Keys(s.ids))
+	}
+	return nil
+}
+
 // errDeviceGone returns the error of a call after DeviceRemoval.
 func errDeviceGone(op string) error {
 	return verbs.Errorf(syscall.ENODEV, op, "the ID's device has failed or is closed")
@@ -108,7 +118,7 @@ func (s *deviceIDs) handleEvent(t verbs.AsyncEventType, _ uint8) {
 func addresses(d *verbs.Device) map[netip.Addr]uint8 {
 	at := make(map[netip.Addr]uint8)
 	for port := uint8(1); port <= d.QueryDevice().PhysPortCnt; port++ {
-		table, err := d.GIDTable(port)
+		table, err := d.Provider().GIDTable(port)
 		if err != nil {
 			continue
 		}

@@ -137,6 +137,9 @@ func (c *EventChannel) CreateID(space PortSpace, context any) (*ID, error) {
 	default:
 		return nil, verbs.Errorf(verbs.ErrInvalid, op, "%v is not TCP, UDP, IB or IPoIB", space)
 	}
+	if err := fault(op, c.devs); err != nil {
+		return nil, err
+	}
 	if err := c.addID(op); err != nil {
 		return nil, err
 	}
@@ -153,6 +156,10 @@ func newID(c *EventChannel, space PortSpace, context any) *ID {
 // closed will do.
 func (id *ID) lock(op string, allowed ...state) error {
 	id.mu.Lock()
+	if err := id.fault(op); err != nil {
+		id.mu.Unlock()
+		return err
+	}
 	switch {
 	case id.state == closed:
 		id.mu.Unlock()

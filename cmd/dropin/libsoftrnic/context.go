@@ -38,6 +38,9 @@ func srOpenContext(dev C.int, h *C.uint32_t, fd *C.int) C.int {
 	if d == nil {
 		return invalid
 	}
+	if err := verbs.InjectedFault(d.dev, "open_device"); err != nil {
+		return errno(err)
+	}
 	events, err := newEventQueue[asyncEvent]()
 	if err != nil {
 		return errno(err)

@@ -140,6 +140,9 @@ func srQueryGID(dev, port, index C.int, entry *C.struct_sr_gid_entry) C.int {
 	if d == nil {
 		return invalid
 	}
+	if err := verbs.InjectedFault(d.dev, "query_gid"); err != nil {
+		return errno(err)
+	}
 	e, err := d.gid(int(port), int(index))
 	if err != nil {
 		return errnoQuietly(err) // programs query every index of the table, of which most are empty

@@ -108,7 +108,7 @@ func (s *state) doOpen() (err error) {
 		if d, err := counters(&r, n.Dev, inContainer); err == nil {
 			s.ends, inSysfs = append(s.ends, d.Follow()), true
 		}
-		if shown := s.cfg.Top || s.cfg.Runner != 0 || n.Impairment != nil || n.Tunnel != nil; shown || inSysfs {
+		if shown := s.cfg.Top || s.cfg.Runner != 0 || n.Impairment != nil || r.Flags.Fault != nil || n.Tunnel != nil; shown || inSysfs {
 			s.ends = append(s.ends, status.PublishNode(n, s.cfg.Runner, !shown, r.RoCE, r.IWARP))
 		}
 	}
@@ -197,7 +197,7 @@ func (s *state) verbsDevices() (devs []*verbs.Device) {
 func (s *state) addrs() iter.Seq2[netip.Addr, *device] {
 	return func(yield func(netip.Addr, *device) bool) {
 		for _, d := range s.devices {
-			table, _ := d.dev.GIDTable(1) // an error means that the device is closed
+			table, _ := d.dev.Provider().GIDTable(1) // an error means that the device is closed
 			for _, e := range table {
 				if !yield(e.GID.Addr().Unmap(), d) {
 					return
@@ -236,7 +236,7 @@ func (s *state) shutdown() error {
 		}
 	}
 	for _, n := range s.nodes {
-		for _, err := range []error{n.TraceErr(), n.FlushCapture()} {
+		for _, err := range []error{n.TraceErr(), n.FlushCapture(), n.Faults.AppendSites()} {
 			if err != nil {
 				s.notWritten(err)
 			}
@@ -301,7 +301,7 @@ func (d *device) gid(port, index int) (verbs.GIDEntry, error) {
 	if port < 0 || port > 255 {
 		return verbs.GIDEntry{}, syscall.EINVAL
 	}
-	attr, err := d.dev.QueryPort(uint8(port))
+	attr, err := d.dev.Provider().QueryPort(uint8(port))
 	if err != nil {
 		return verbs.GIDEntry{}, err
 	}
@@ -316,7 +316,7 @@ func (d *device) gid(port, index int) (verbs.GIDEntry, error) {
 	if index < 0 || index >= attr.GIDTblLen {
 		return verbs.GIDEntry{}, syscall.EINVAL
 	}
-	table, err := d.dev.GIDTable(uint8(port))
+	table, err := d.dev.Provider().GIDTable(uint8(port))
 	if err != nil {
 		return verbs.GIDEntry{}, err
 	}

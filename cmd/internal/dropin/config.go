@@ -223,6 +223,9 @@ func (s *Settings) flags(link, addrs string) (f node.Flags, err error) {
 	if s.Impair.text != "" {
 		f.Impair = &s.Impair.Value
 	}
+	if s.Fault.text != "" {
+		f.Fault = &s.Fault.Value
+	}
 	return f, f.Check()
 }
 

@@ -21,7 +21,7 @@ var samples = map[string]string{
 	"GUID": "0002:c903:0012:3456", "SPEED": "100", "WIDTH": "2", "TRANSPORT": "iwarp,roce", "LOG": "info", "TOP": "1", "TRACE": "/t",
 	"CAPTURE": "/c", "IMPAIR": "loss=1%", "SECURE": "/k", "PEERS": "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=", "SECURE_PORT": "7",
 	"TLS": "/cert,/key", "TLS_CA": "system", "TLS_NAME": "a.example", "ALLOW": "10.0.0.2,fd00::/8", "COUNTERS": "/n", "COMMAND": "/s",
-	"PEERMEM": "1", "RUN": "7", "WHOLE": "/w",
+	"PEERMEM": "1", "RUN": "7", "WHOLE": "/w", "FAULT": "reg_mr=ENOMEM",
 }
 
 // TestTable: each setting has a variable, and help unless it is softrnic's own. Its value is the

@@ -13,6 +13,7 @@ package framed
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/clock"
@@ -57,7 +58,7 @@ func New(s Stack, wrap func(link.Link) (link.Link, error), opts ...Option) (*Hos
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	n := &nic{NIC: nics[0]}
+	n := &nic{NIC: nics[0], link: l}
 	n.port = newPort(m, l)
 	for _, o := range opts {
 		o(n.port)
@@ -80,6 +81,46 @@ func (h *Host) Close() error { return errors.Join(h.link.Close(), h.Stack.Close(
 type nic struct {
 	stack.NIC
 	port *port
+	link link.Link
+
+	mu    sync.Mutex // held during calls of watch
+	watch func(stack.Change)
+	down  bool // as last reported
+}
+
+// MTU implements [stack.NIC]. The link may lower it.
+func (n *nic) MTU() int { return min(n.NIC.MTU(), n.link.MTU()) }
+
+// State implements [stack.NIC]. The link may have lost its carrier.
+func (n *nic) State() stack.LinkState {
+	if s := n.NIC.State(); s != stack.LinkUp {
+		return s
+	}
+	return link.StateOf(n.link)
+}
+
+// Watch implements [stack.NIC].
+func (n *nic) Watch(f func(stack.Change)) {
+	n.mu.Lock()
+	n.watch = f
+	n.mu.Unlock()
+	n.NIC.Watch(f)
+	link.Watch(n.link, n.linkChanged)
+}
+
+// linkChanged reports a change of the link's carrier.
+func (n *nic) linkChanged() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	down := link.StateOf(n.link) != link.Up
+	switch {
+	case down == n.down || n.watch == nil:
+	case down:
+		n.watch(stack.LinkWentDown)
+	default:
+		n.watch(stack.LinkCameUp)
+	}
+	n.down = down
 }
 
 // Datagrams implements [stack.NIC].

@@ -47,7 +47,7 @@ func (f *Flags) openKernel(e *cli.Env, n *Node) error {
 	if f.Link.name == "" {
 		n.why = host.Why()
 	}
-	if !e.Counted && f.Capture == "" && f.Impair == nil {
+	if !e.Counted && f.Capture == "" && f.Impair == nil && f.Fault == nil {
 		return nil
 	}
 	var framing []framed.Option

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/cable"
 	"github.com/softrnic/softrnic/link/capture"
 	"github.com/softrnic/softrnic/link/impair"
 	"github.com/softrnic/softrnic/link/shm"
@@ -79,6 +80,7 @@ type LinkFlags struct {
 	MTU     int        `group:"node" name:"mtu" type:"mtu" placeholder:"BYTES" help:"Largest IP packet on the link: 1500 for path MTU 1024, 4200 for 4096. Default: the link's own."`
 	Capture string     `group:"node" type:"path" placeholder:"FILE" help:"Write every frame to this pcapng file, for Wireshark or tshark. The file must be new or empty. With --impair, the frames are those on the link: incoming frames are captured before they are impaired. With --link kernel, the file has the RoCE packets that the kernel was given or has delivered, with synthetic Ethernet headers; TCP is not captured."`
 	Impair  *Impairing `group:"node" placeholder:"SPEC" help:"Impair the link, for example loss=1%,reorder=0.5%,delay=1ms±200us,seed=7. With --link kernel, only RoCE packets are impaired."`
+	Fault   *Faulting  `group:"node" env:"SOFTRNIC_FAULT" placeholder:"RULES" help:"Make the device fail on purpose: rules separated by semicolons, such as reg_mr=ENOMEM or wc:nth=100=RETRY_EXC_ERR. softrnic fault changes them, and its help describes them. With none, nothing fails until then."`
 	Log     slog.Level `group:"node" name:"log-level" default:"warn" placeholder:"LEVEL" help:"Log messages of at least this level to stderr: debug, info, warn or error. Default: warn."`
 }
 
@@ -99,6 +101,8 @@ type Node struct {
 	Wire     *countedLink    // nil unless Env.Counted
 	// Impairment is that of the link; nil without --impair.
 	Impairment *Impairment
+	Faults     *Faults
+	cable      *cable.Link  // nil without --fault
 	counters   io.Writer    // nil without --counters
 	trace      *os.File     // nil without --trace
 	traced     *cli.Checked // the writer to trace
@@ -244,6 +248,12 @@ func (f *Flags) Open(e *cli.Env) (*Node, error) {
 		}
 		return nil, err
 	}
+	n.Faults = &Faults{dev: n.Dev, host: n.Host, cable: n.cable, trace: device.Trace}
+	if f.Fault != nil {
+		if err := n.Faults.Add(f.Fault.text); err != nil {
+			return nil, errors.Join(fmt.Errorf("--fault: %w", err), n.Close())
+		}
+	}
 	nic := n.Host.NICs()[0]
 	log.Debug("node is up", "device", n.Dev.Name(), "link", nic.Name(), "mac", nic.MAC().String(), "mtu", nic.MTU(), "gids", n.Addrs())
 	f.warnKernelAddr(log)
@@ -349,7 +359,7 @@ func (f *Flags) openLink(e *cli.Env, n *Node) (link.Link, error) {
 	return l, nil
 }
 
-// wrap adds the counting, capturing and impairing wrappers that the flags ask for. If that fails,
+// wrap adds the counting, capturing, impairing and failing wrappers that the flags ask for. If that fails,
 // it closes the link.
 func (f *Flags) wrap(e *cli.Env, n *Node, l link.Link) (_ link.Link, err error) {
 	if e.Counted {
@@ -369,6 +379,10 @@ func (f *Flags) wrap(e *cli.Env, n *Node, l link.Link) (_ link.Link, err error) 
 		}
 		n.Impairment = &Impairment{link: impaired, spec: f.Impair.text}
 		l = impaired
+	}
+	if f.Fault != nil {
+		n.cable = cable.New(l)
+		l = n.cable
 	}
 	return l, nil
 }
@@ -400,7 +414,7 @@ func (n *Node) Close() error {
 	if n.counters != nil {
 		counted = n.printCounters()
 	}
-	err := errors.Join(counted, n.Dev.Close(), n.Host.Close())
+	err := errors.Join(counted, n.Faults.AppendSites(), n.Dev.Close(), n.Host.Close())
 	if n.captured != nil {
 		err = errors.Join(err, n.captured.Err())
 	}

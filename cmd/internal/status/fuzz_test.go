@@ -52,10 +52,11 @@ func FuzzAnswers(f *testing.F) {
 func FuzzRequests(f *testing.F) {
 	f.Add([]byte(`{}`))
 	f.Add([]byte(`{"impair":"loss=1%"}`))
+	f.Add([]byte(`{"fault":"reg_mr=ENOMEM"}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var r Request
 		err := json.NewDecoder(bytes.NewReader(b)).Decode(&r)
-		if execute(bytes.NewReader(b), nil) == nil && (err != nil && err != io.EOF || r.Impair != nil) {
+		if execute(bytes.NewReader(b), nil, nil) == nil && (err != nil && err != io.EOF || r != Request{}) {
 			t.Errorf("%q is accepted", b)
 		}
 	})

@@ -17,7 +17,7 @@ func PublishNode(n *node.Node, run int, hidden bool, devices ...string) (stop fu
 	for _, a := range n.Addrs() {
 		s.Addrs = append(s.Addrs, a.String())
 	}
-	stop, err := Publish(n.Dev, n.Impairment, n.Tunnel, s)
+	stop, err := Publish(n.Dev, n.Impairment, n.Faults, n.Tunnel, s)
 	if err != nil {
 		n.Log.Debug("softrnic top will not find this node", "error", err)
 		return func() {}

@@ -1,7 +1,7 @@
 // Package status publishes the state of a node's queue pairs to other processes of the user. Each
 // node listens on a unix socket in a common directory. It reads a [Request] and answers with a
-// [Node], both as JSON objects. softrnic top connects to all nodes, and softrnic impair to those of
-// a process.
+// [Node], both as JSON objects. softrnic top connects to all nodes, and softrnic impair and fault to
+// those of a process.
 package status
 
 import (
@@ -26,6 +26,7 @@ import (
 	"github.com/softrnic/softrnic/link/impair"
 	"github.com/softrnic/softrnic/link/userdir"
 	"github.com/softrnic/softrnic/link/wireguard"
+	"github.com/softrnic/softrnic/rdmatransport/fault"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -48,6 +49,10 @@ type Node struct {
 	QPs []QP `json:"qps"`
 	// Impairment is nil if the node's link cannot be impaired.
 	Impairment *Impairment `json:"impairment,omitempty"`
+	// Faults are the rules by which the device fails on purpose, and FaultsInjected is the number of
+	// faults so far, also of rules that were ended.
+	Faults         []fault.State `json:"faults,omitempty"`
+	FaultsInjected uint64        `json:"faultsInjected,omitempty"`
 	// Tunnel is nil without --secure.
 	Tunnel *Tunnel `json:"tunnel,omitempty"`
 	// Error is the reason why a request was not executed.
@@ -73,6 +78,8 @@ type Tunnel struct {
 type Request struct {
 	// Impair replaces the impairment of the node's link, if it is not nil.
 	Impair *string `json:"impair,omitempty"`
+	// Fault adds rules by which the device fails, if it is not nil. none ends all rules.
+	Fault *string `json:"fault,omitempty"`
 }
 
 // QP is a queue pair.
@@ -94,7 +101,7 @@ type QP struct {
 func FormatGUID(guid verbs.GUID) string { return fmt.Sprintf("%016x", uint64(guid)) }
 
 // of returns n with the state of a device.
-func (n Node) of(dev *verbs.Device, impairment *node.Impairment, tunnel *wireguard.Link) Node {
+func (n Node) of(dev *verbs.Device, impairment *node.Impairment, faults *node.Faults, tunnel *wireguard.Link) Node {
 	if tunnel != nil {
 		n.Tunnel = &Tunnel{tunnel.PublicKey(), tunnel.Port(), tunnel.MTU(), tunnel.Peers()}
 	}
@@ -104,6 +111,9 @@ func (n Node) of(dev *verbs.Device, impairment *node.Impairment, tunnel *wiregua
 		i := &Impairment{Spec: impairment.Spec()}
 		i.In, i.Out = impairment.Counters()
 		n.Impairment = i
+	}
+	if faults != nil {
+		n.Faults, n.FaultsInjected = faults.List()
 	}
 	n.QPs = []QP{}
 	for _, qp := range dev.QPs() {
@@ -132,8 +142,9 @@ func Directory() string { return filepath.Join(userdir.Default(), "nodes") }
 var published atomic.Uint64 // number of nodes of this process so far
 
 // Publish publishes a device's status until stop is called. n has the fields that the device does
-// not know. Requests change impairment, which may be nil. tunnel may be nil, too.
-func Publish(dev *verbs.Device, impairment *node.Impairment, tunnel *wireguard.Link, n Node) (stop func(), err error) {
+// not know. Requests change impairment and faults, which may be nil. tunnel may be nil, too.
+func Publish(dev *verbs.Device, impairment *node.Impairment, faults *node.Faults, tunnel *wireguard.Link,
+	n Node) (stop func(), err error) {
 	dir := Directory()
 	if err := makeDirectory(dir); err != nil {
 		return nil, err
@@ -157,8 +168,8 @@ func Publish(dev *verbs.Device, impairment *node.Impairment, tunnel *wireguard.L
 			}
 			pause = accept.Pause{}
 			if conn.SetDeadline(time.Now().Add(askTimeout)) == nil {
-				err := execute(conn, impairment)
-				answer := n.of(dev, impairment, tunnel)
+				err := execute(conn, impairment, faults)
+				answer := n.of(dev, impairment, faults, tunnel)
 				if err != nil {
 					answer.Error = err.Error()
 				}
@@ -174,14 +185,19 @@ func Publish(dev *verbs.Device, impairment *node.Impairment, tunnel *wireguard.L
 const maxRequest = 64 << 10
 
 // execute reads and executes a request.
-func execute(conn io.Reader, impairment *node.Impairment) error {
+func execute(conn io.Reader, impairment *node.Impairment, faults *node.Faults) error {
 	var r Request
 	err := json.NewDecoder(io.LimitReader(conn, maxRequest)).Decode(&r)
 	switch {
-	case errors.Is(err, io.EOF) || err == nil && r.Impair == nil:
+	case errors.Is(err, io.EOF) || err == nil && r == Request{}:
 		return nil
 	case err != nil:
 		return fmt.Errorf("request: %w", err)
+	case r.Fault != nil:
+		if faults == nil {
+			return errors.New("the device cannot be made to fail")
+		}
+		return faults.Add(*r.Fault)
 	case impairment == nil:
 		return errors.New("the link cannot be impaired: start the program with --impair none, or with another value of --impair")
 	}
@@ -201,14 +217,15 @@ func Nodes(ctx context.Context, pid int) ([]Node, error) { return Ask(ctx, pid, 
 
 // Ask is like Nodes, and each node executes r first. Node.Error says why one did not.
 func Ask(ctx context.Context, pid int, r Request) ([]Node, error) {
-	nodes, err := askAll(ctx, pid, r)
+	nodes, err := AskAll(ctx, pid, r)
 	return slices.DeleteFunc(nodes, func(n Node) bool { return n.Hidden }), err
 }
 
 // All is like Nodes with a pid of 0, and includes hidden nodes.
-func All(ctx context.Context) ([]Node, error) { return askAll(ctx, 0, Request{}) }
+func All(ctx context.Context) ([]Node, error) { return AskAll(ctx, 0, Request{}) }
 
-func askAll(ctx context.Context, pid int, r Request) ([]Node, error) {
+// AskAll is like Ask, and includes hidden nodes.
+func AskAll(ctx context.Context, pid int, r Request) ([]Node, error) {
 	entries, err := os.ReadDir(Directory())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err

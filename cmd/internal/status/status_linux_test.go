@@ -33,7 +33,7 @@ func TestWithoutDescriptors(t *testing.T) {
 	dev, err := rdmatransport.Open(host, nil)
 	ok(t, err)
 	defer dev.Close()
-	stop, err := status.Publish(dev, nil, nil, status.Node{Command: "test"})
+	stop, err := status.Publish(dev, nil, nil, nil, status.Node{Command: "test"})
 	ok(t, err)
 	defer stop()
 	sockets, err := filepath.Glob(filepath.Join(status.Directory(), "*"))

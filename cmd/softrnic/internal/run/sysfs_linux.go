@@ -151,7 +151,7 @@ func follows(r dropin.Rail) bool { return r.Flags.Medium() == "kernel" }
 func (t *tree) addRail(env *cli.Env, cfg *dropin.Config, rail int, keep bool) (err error) {
 	r := cfg.Rails[rail]
 	r.Flags.Describe = true
-	r.Flags.Capture, r.Flags.Impair = "", nil // the program opens its own
+	r.Flags.Capture, r.Flags.Impair, r.Flags.Fault = "", nil, nil // the program opens its own
 	n, err := r.Flags.Open(env)
 	if err != nil {
 		return err

@@ -84,10 +84,20 @@ var dispensable = []string{"PROTOCOL", "PEER'S QP", "TYPE", "PKT/s", "STATE", "P
 // and height. 0 is unlimited.
 func renderTable(before, now []status.Node, width, height int) string {
 	var b strings.Builder
+	lines := len(now)
 	for _, n := range now {
 		line := fmt.Sprintf("%d  %s  %s on %s  %d QP, %d CQ, %d MR", n.PID, strings.Join(n.Addrs, " "), n.Device, n.Link,
 			n.Resources.QP, n.Resources.CQ, n.Resources.MR)
 		fmt.Fprintln(&b, clip(line, width))
+		if n.FaultsInjected > 0 || len(n.Faults) > 0 {
+			var rules []string
+			for _, f := range n.Faults {
+				rules = append(rules, f.Rule)
+			}
+			line := fmt.Sprintf("%d  %d faults injected on purpose  %s", n.PID, n.FaultsInjected, strings.Join(rules, "; "))
+			fmt.Fprintln(&b, clip(strings.TrimRight(line, " "), width))
+			lines++
+		}
 	}
 	t := table.NewWriter()
 	t.SetStyle(table.StyleLight)
@@ -105,7 +115,7 @@ func renderTable(before, now []status.Node, width, height int) string {
 		columns = append(columns, c)
 	}
 	shown := rows(before, now)
-	if most := height - len(now) - 3; height > 0 && most > 0 && len(shown) > most {
+	if most := height - lines - 3; height > 0 && most > 0 && len(shown) > most {
 		shown = shown[:most]
 	}
 	for _, r := range shown {

@@ -1,0 +1,88 @@
+//go:build linux && cgo && (amd64 || arm64)
+
+package main
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// fault adds rules to the devices, until the end of the test.
+func (u *user) fault(rules string) {
+	u.Helper()
+	if err := stacks.nodes[0].Faults.Add(rules); err != nil {
+		u.Fatal(err)
+	}
+	u.Cleanup(func() { _ = stacks.nodes[0].Faults.Add("none") })
+}
+
+// TestInjectedErrnos: C's calls fail with the errno of a rule.
+func TestInjectedErrnos(t *testing.T) {
+	u := newUser(t, roce)
+	h, _ := u.newQP(verbs.RC)
+	u.fault("open_device=ENODEV; query_gid=EIO; reg_mr=ENOMEM; create_qp=ENOSPC; modify_qp:init=EPERM; query_port=EIO; destroy_qp=EBUSY;" +
+		"rdma_create_event_channel=ENOMEM; alloc_pd=EAGAIN; create_cq=EINVAL; dereg_mr=EBUSY")
+	var a, b cU32
+	var n cInt
+	fails(t, "open_device", srOpenContext(roce, &a, &n), syscall.ENODEV)
+	fails(t, "query_gid", srQueryGID(roce, 1, 0, new(_Ctype_struct_sr_gid_entry)), syscall.EIO)
+	fails(t, "query_port", srQueryPort(roce, 1, new(_Ctype_struct_sr_port_attr)), syscall.EIO)
+	fails(t, "alloc_pd", srAllocPD(u.context, &a), syscall.EAGAIN)
+	buf := make([]byte, 8)
+	r := region{buf: buf}
+	fails(t, "reg_mr", srRegMR(u.pd, nil, 0, r.addr(0), 0, &a, &b, &b), syscall.ENOMEM)
+	r = u.register(buf)
+	fails(t, "dereg_mr", srDeregMR(r.h), syscall.EBUSY)
+	init := u.qpInit(verbs.RC)
+	fails(t, "create_qp", srCreateQP(&init, &a, &b), syscall.ENOSPC)
+	fails(t, "create_cq", srCreateCQ(u.context, 1, 0, 0, u.cqEvents, new(cU32), &a, &n), syscall.EINVAL)
+	fails(t, "modify_qp", modify(h, cQPAttr{qp_state: cU32(verbs.StateInit), port_num: 1},
+		verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags), syscall.EPERM)
+	fails(t, "destroy_qp", srDestroyQP(h), syscall.EBUSY)
+	fails(t, "rdma_create_event_channel", srCMCreateChannel(&a, &n), syscall.ENOMEM)
+}
+
+// TestInjectedCompletion: a request of C fails with the status of a rule, after a post that fails.
+func TestInjectedCompletion(t *testing.T) {
+	u := newUser(t, roce)
+	a, _ := u.pair()
+	r := u.register(make([]byte, 64))
+	u.fault("post_send=ENOMEM:2; wc:opcode=write,nth=2=REM_ACCESS_ERR")
+	sge := r.sge(0, 8)
+	wr := cSendWR{sg_list: &sge, num_sge: 1, opcode: cU32(verbs.RDMAWrite), send_flags: cU32(verbs.SendSignaled), remote_addr: r.addr(8),
+		word1: cU64(r.rkey)}
+	for i, want := range []syscall.Errno{0, syscall.ENOMEM, 0} {
+		if err, done := send(a, &wr, 0); syscall.Errno(err) != want || (done == 1) != (want == 0) {
+			t.Errorf("post %d: errno %d, %d posted", i, err, done)
+		}
+	}
+	for i, want := range []verbs.WCStatus{verbs.WCSuccess, verbs.WCRemAccessErr} {
+		if wc := u.poll(u.cq); verbs.WCStatus(wc.status) != want {
+			t.Errorf("completion %d: status %d, want %v", i, wc.status, want)
+		}
+	}
+}
+
+// TestInjectedEvent: C gets an asynchronous event, and the flush after it.
+func TestInjectedEvent(t *testing.T) {
+	u := newUser(t, roce)
+	h, _ := u.pair()
+	var done cInt
+	check(t, srPostRecv(h, &cRecvWR{}, &done))
+	u.fault("event=QP_FATAL")
+	var e _Ctype_struct_sr_async_event
+	for end := time.Now().Add(20 * time.Second); srGetAsyncEvent(u.context, &e) != 0; {
+		if time.Now().After(end) {
+			t.Fatal("there is no event")
+		}
+	}
+	if verbs.AsyncEventType(e._type) != verbs.EventQPFatal || e.of != u.events {
+		t.Errorf("event %+v", e)
+	}
+	if wc := u.poll(u.cq); verbs.WCStatus(wc.status) != verbs.WCWRFlushErr {
+		t.Errorf("status %d", wc.status)
+	}
+}

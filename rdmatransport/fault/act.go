@@ -1,0 +1,160 @@
+package fault
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// actLater applies a rule whose time has come, and notes why it could not be applied. qp is the QP of
+// the request that nth counted, or 0.
+func (f *Device) actLater(a *active, qp uint32) {
+	n, err := f.act(a, qp)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	a.done = true
+	a.injected += n
+	if err != nil {
+		a.failed = err.Error()
+	}
+}
+
+// act applies a rule once, and returns the number of objects that it hit.
+func (f *Device) act(a *active, qp uint32) (n uint64, err error) {
+	port := max(a.sel.port, 1)
+	n = 1
+	switch a.kind {
+	case onEvent:
+		n, err = f.raise(a, qp, port)
+	case onCQ:
+		n, err = f.each(a, qp, func(qp *verbs.QP) error { return f.stall(qp, a.time) })
+	case onCM:
+		if n = uint64(rdmacm.InjectAddrChange(f.dev)); n == 0 {
+			err = errors.New("no ID of rdma_cm is bound to the device")
+		}
+		for range n {
+			f.inj.Counted()
+		}
+	case onPort:
+		f.cfg.Ports[port-1].SetDown(a.down)
+		f.inj.Counted()
+		if a.sel.lasts > 0 {
+			f.dev.Clock().AfterFunc(a.sel.lasts, func() { f.cfg.Ports[port-1].SetDown(false) })
+		}
+	case onAddr:
+		if a.remove {
+			err = f.cfg.Addresses[port-1].RemoveAddr(a.prefix.Addr())
+		} else {
+			err = f.cfg.Addresses[port-1].AddAddr(a.prefix.String())
+		}
+		f.inj.Counted()
+	case onMTU:
+		err = f.cfg.Ports[port-1].SetMTU(a.mtu)
+		f.inj.Counted()
+	case onDevice:
+		if f.gone.Swap(true) {
+			return 0, errors.New("the device is already gone")
+		}
+		err = f.inj.Raise(verbs.EventDeviceFatal, 0)
+	case onMR:
+		n, err = f.revoke(a.sel.lkey)
+	}
+	if err != nil {
+		return 0, err
+	}
+	f.report(a.text, f.findQP(qp))
+	return n, nil
+}
+
+// each calls do with the QPs of a rule: that of the request that nth counted, that which the rule
+// names, or all. It returns the number of QPs for which do returned no error.
+func (f *Device) each(a *active, qp uint32, do func(*verbs.QP) error) (n uint64, err error) {
+	if qp == 0 {
+		qp = a.sel.qp
+	}
+	var first error
+	for _, q := range f.inj.QPs() {
+		if qp != 0 && q.Num() != qp {
+			continue
+		}
+		if err := do(q); err == nil {
+			n++
+		} else if first == nil {
+			first = err
+		}
+	}
+	switch {
+	case n > 0:
+		return n, nil
+	case first != nil:
+		return 0, first
+	case qp != 0:
+		return 0, fmt.Errorf("the device has no QP %#x", qp)
+	}
+	return 0, errors.New("the device has no QP")
+}
+
+// stall stops the CQs of a QP for a time.
+func (f *Device) stall(qp *verbs.QP, d time.Duration) error {
+	var errs []error
+	for i, cq := range []*verbs.CQ{qp.SendCQ(), qp.RecvCQ()} {
+		if cq != nil && (i == 0 || cq != qp.SendCQ()) {
+			errs = append(errs, f.inj.StallCQ(cq, d))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// raise raises an asynchronous event.
+func (f *Device) raise(a *active, qp uint32, port uint8) (uint64, error) {
+	switch a.event {
+	case verbs.EventGIDChange, verbs.EventClientReregister:
+		return 1, f.inj.Raise(a.event, port)
+	case verbs.EventCommEst:
+		return f.each(a, qp, f.inj.RaiseCommEst)
+	case verbs.EventCQErr:
+		return f.each(a, qp, func(q *verbs.QP) error { return f.inj.FailCQ(q.SendCQ()) })
+	case verbs.EventSRQLimitReached:
+		return f.each(a, qp, func(q *verbs.QP) error {
+			if q.SRQ() == nil {
+				return fmt.Errorf("QP %#x has no SRQ", q.Num())
+			}
+			return f.inj.ReachSRQLimit(q.SRQ())
+		})
+	}
+	return f.each(a, qp, func(q *verbs.QP) error {
+		if a.sel.late > 0 {
+			if err := f.stall(q, a.sel.late); err != nil {
+				return err
+			}
+		}
+		return f.inj.FailQP(q, a.event)
+	})
+}
+
+// revoke revokes the region with an lkey, or with 0 all regions.
+func (f *Device) revoke(lkey uint32) (n uint64, err error) {
+	var first error
+	for _, mr := range f.inj.MRs() {
+		if lkey != 0 && mr.LKey() != lkey {
+			continue
+		}
+		if err := f.inj.RevokeMR(mr); err == nil {
+			n++
+		} else if first == nil {
+			first = err
+		}
+	}
+	switch {
+	case n > 0:
+		return n, nil
+	case first != nil:
+		return 0, first
+	case lkey != 0:
+		return 0, fmt.Errorf("the device has no region with lkey %#x", lkey)
+	}
+	return 0, errors.New("the device has no region")
+}

@@ -1,0 +1,180 @@
+package fault
+
+import (
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// This file has the methods that the device calls.
+
+// hit counts a match of a rule and reports whether it is hit. mu is held.
+func (a *active) hit() bool {
+	a.seen++
+	if !a.hits(a.seen) || a.random != nil && a.random.Float64() >= a.share {
+		return false
+	}
+	a.injected++
+	return true
+}
+
+func (a *active) ofQP(qp *verbs.QP) bool { return a.sel.qp == 0 || qp != nil && qp.Num() == a.sel.qp }
+
+// Call implements verbs.Injector.
+func (f *Device) Call(name string, qp *verbs.QP) syscall.Errno {
+	if f.gone.Load() && !ofQueues(name) {
+		return errGone
+	}
+	f.mu.Lock()
+	f.sites[name]++
+	var of *active
+	for _, a := range f.rules {
+		if a.kind != onCall || !a.ofQP(qp) || name != a.call && !isStateOf(name, a.call) {
+			continue
+		}
+		if a.hit() && of == nil {
+			of = a
+		}
+	}
+	f.mu.Unlock()
+	if of == nil {
+		return 0
+	}
+	f.report(of.text, qp)
+	return of.errno
+}
+
+// isStateOf reports whether name is call with a state: modify_qp:rtr of modify_qp.
+func isStateOf(name, call string) bool {
+	rest, ok := strings.CutPrefix(name, call)
+	return ok && strings.HasPrefix(rest, ":")
+}
+
+// ofQueues reports whether a call works on queues in the program's memory, without the kernel. On a
+// removed device it has no effect, but it does not fail.
+func ofQueues(name string) bool { return strings.HasPrefix(name, "post_") || name == "poll_cq" }
+
+// Send implements verbs.Injector.
+func (f *Device) Send(qp *verbs.QP, wr *verbs.SendWR) (status verbs.WCStatus) {
+	opcode := opcodeName(wr.Opcode)
+	f.mu.Lock()
+	f.posts++
+	var of *active
+	for _, a := range f.rules {
+		switch {
+		case a.acts() && a.sel.nth != 0 && !a.done && a.ofPosts(qp):
+			if a.seen++; a.seen == a.sel.nth {
+				a.done = true
+				go f.actLater(a, qp.Num()) // the QP is locked
+			}
+		case a.kind == onCompletion && a.status != 0 && a.ofQP(qp) && (a.sel.opcode == "" || a.sel.opcode == opcode) &&
+			possible(a.status, qp.Type(), qp.Transport(), wr.Opcode):
+			if a.hit() && of == nil {
+				of, status = a, a.status
+			}
+		}
+	}
+	f.mu.Unlock()
+	if of != nil {
+		f.report(of.text, qp)
+	}
+	return status
+}
+
+// ofPosts reports whether a post of a QP counts for a rule that acts.
+func (a *active) ofPosts(qp *verbs.QP) bool { return a.sel.qp == 0 || a.sel.qp == qp.Num() }
+
+// Recv implements verbs.Injector.
+func (f *Device) Recv(qp *verbs.QP) (status verbs.WCStatus) {
+	f.mu.Lock()
+	var of *active
+	for _, a := range f.rules {
+		if a.kind == onCompletion && a.status != 0 && a.sel.opcode == recv && a.ofQP(qp) && a.hit() && of == nil {
+			of, status = a, a.status
+		}
+	}
+	f.mu.Unlock()
+	if of != nil {
+		f.report(of.text, qp)
+	}
+	return status
+}
+
+// Late implements verbs.Injector.
+func (f *Device) Late(qp *verbs.QP, of verbs.WCOpcode, status verbs.WCStatus) (late time.Duration) {
+	opcode := completionName(of)
+	f.mu.Lock()
+	if status != verbs.WCWRFlushErr {
+		f.sites["wc:opcode="+opcode]++
+	}
+	var hit *active
+	for _, a := range f.rules {
+		if a.kind != onCompletion || !a.ofQP(qp) || a.sel.opcode != "" && a.sel.opcode != opcode {
+			continue
+		}
+		switch {
+		case a.status != 0 && a.sel.late != 0 && status == a.status:
+			late = max(late, a.sel.late)
+		case a.status == 0 && status != verbs.WCWRFlushErr && a.hit():
+			late, hit = max(late, a.time), a
+		}
+	}
+	f.mu.Unlock()
+	if hit != nil {
+		f.report(hit.text, qp)
+	}
+	return late
+}
+
+// outcomes are the events of rdma_cm with which a call may end, and their statuses.
+var outcomes = map[rdmacm.EventType]struct {
+	call   string
+	status syscall.Errno
+}{
+	rdmacm.AddrError: {"rdma_resolve_addr", syscall.ETIMEDOUT}, rdmacm.RouteError: {"rdma_resolve_route", syscall.ETIMEDOUT},
+	rdmacm.ConnectError: {"rdma_connect", syscall.EINVAL}, rdmacm.Unreachable: {"rdma_connect", syscall.ETIMEDOUT},
+	rdmacm.Rejected: {"rdma_connect", 0},
+}
+
+// Outcome implements verbs.Injector. Without a reason, a rejection is the peer's application's.
+func (f *Device) Outcome(name string) (event uint8, status int, ok bool) {
+	f.mu.Lock()
+	var of *active
+	for _, a := range f.rules {
+		if a.kind == onCM && outcomes[a.cm].call == name && a.hit() && of == nil {
+			of = a
+			event, status, ok = uint8(a.cm), -int(outcomes[a.cm].status), true
+			if a.cm == rdmacm.Rejected {
+				if status = a.sel.reason; status == 0 {
+					status = rdmacm.RejectConsumerDefined
+				}
+			}
+		}
+	}
+	f.mu.Unlock()
+	if of != nil {
+		f.inj.Counted()
+		f.report(of.text, nil)
+	}
+	return event, status, ok
+}
+
+// EventLate implements verbs.Injector.
+func (f *Device) EventLate(event uint8) (late time.Duration) {
+	f.mu.Lock()
+	var of *active
+	for _, a := range f.rules {
+		if a.kind == onCM && a.sel.late != 0 && uint8(a.cm) == event && a.hit() {
+			late, of = max(late, a.sel.late), a
+		}
+	}
+	f.mu.Unlock()
+	if of != nil {
+		f.inj.Counted()
+		f.report(of.text, nil)
+	}
+	return late
+}
