@@ -108,7 +108,8 @@ var modules = []struct {
 	allowed  []string
 }{
 	{[]string{"link/pipe", "link/stream", "link/shm", "link/impair", "link/cable", "link/vlan", "link/linktest", "verbs", "verbs/rdmacm",
-		"verbs/ulp/rsocket", "verbs/ulp/nvme", "verbs/ulp/rpcrdma", "rdmatransport", "rdmatransport/trace", "rdmatransport/fault", "rdmatransport/wire",
+		"verbs/ulp/rsocket", "verbs/ulp/nvme", "verbs/ulp/rpcrdma", "rdmatransport", "rdmatransport/trace", "rdmatransport/fault",
+		"rdmatransport/wire",
 		"rdmatransport/mad", "rdmatransport/mpa", "rdmatransport/ddp", "rdmatransport/rdmap"}, []string{"golang.org/x/sys"}},
 	{[]string{"verbs/ulp/nvme/auth", "verbs/ulp/nvme/host", "verbs/ulp/nvme/target"}, []string{"golang.org/x/sys", "filippo.io/bigmod"}},
 	{[]string{"stack/kernel", "link/packet"}, []string{"golang.org/x/sys", "github.com/vishvananda/netlink", "github.com/vishvananda/netns"}},

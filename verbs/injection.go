@@ -46,8 +46,8 @@ func (x *Injection) FailQP(qp *QP, t AsyncEventType) error {
 	return nil
 }
 
-// RaiseCommEst raises EventCommEst of a QP in RTR, as a device does when a message arrives before the
-// last one of the handshake.
+// RaiseCommEst raises EventCommEst of a QP in RTR, as a device does when a message arrives before
+// the last one of the handshake.
 func (x *Injection) RaiseCommEst(qp *QP) error {
 	qp.lock()
 	defer qp.unlock()
@@ -119,9 +119,9 @@ func (x *Injection) MRs() (all []*MR) {
 	return all
 }
 
-// RevokeMR makes the keys of a region invalid, as the kernel does with the region of a dma-buf whose
-// exporter takes the memory back (mlx5's revocable regions). The region must still be closed. The
-// error is ErrBusy while memory windows are bound to it.
+// RevokeMR makes the keys of a region invalid, as the kernel does with the region of a dma-buf
+// whose exporter takes the memory back (mlx5's revocable regions). The region must still be
+// closed. The error is ErrBusy while memory windows are bound to it.
 func (x *Injection) RevokeMR(mr *MR) error {
 	const op = "revoke MR"
 	if mr.kind == mrNull {

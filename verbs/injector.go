@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// This file and injection.go have the API for packages that make a device fail on purpose, such as
-// package fault below rdmatransport. Applications need none of it. Without an Injector, a call costs
-// one comparison with nil, and a posted or completed request nothing.
+// This file and injection.go have the API for packages that make a device fail on purpose, such
+// as package fault below rdmatransport. Applications need none of it. Without an Injector, a call
+// costs one comparison with nil, and a posted or completed request nothing.
 
 // Injector decides what fails on a device. Its methods are called with locks held, at any time and
 // from any goroutine: they must be fast, and must not call methods of this package.

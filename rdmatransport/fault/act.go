@@ -9,8 +9,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// actLater applies a rule whose time has come, and notes why it could not be applied. qp is the QP of
-// the request that nth counted, or 0.
+// actLater applies a rule whose time has come, and notes why it could not be applied. qp is the
+// QP of the request that nth counted, or 0.
 func (f *Device) actLater(a *active, qp uint32) {
 	n, err := f.act(a, qp)
 	f.mu.Lock()

@@ -30,8 +30,8 @@ const (
 	cmConns  = "EINVAL ECONNREFUSED ECONNRESET EIO EISCONN ENODEV ENOMEM ENOTCONN ETIMEDOUT"
 )
 
-// calls has the calls that a rule may name, and their errnos. Calls that only read a descriptor, such
-// as ibv_get_cq_event, are not among them: no device makes them fail.
+// calls has the calls that a rule may name, and their errnos. Calls that only read a descriptor,
+// such as ibv_get_cq_event, are not among them: no device makes them fail.
 var calls = map[string]string{
 	"alloc_mw": creates, "alloc_null_mr": creates, "alloc_pd": creates, "attach_mcast": changes, "bind_mw": posts,
 	"close_xrcd": destroys, "create_ah": "ENOMEM EHOSTUNREACH EINVAL EIO ENETUNREACH ETIMEDOUT", "create_comp_channel": creates,

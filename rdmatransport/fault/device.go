@@ -198,8 +198,8 @@ func (f *Device) Injected() uint64 {
 	return n
 }
 
-// Sites returns how often each call was made that a rule may name, and under "wc:opcode=send" and the
-// like how many requests have completed, since New.
+// Sites returns how often each call was made that a rule may name, and under "wc:opcode=send" and
+// the like how many requests have completed, since New.
 func (f *Device) Sites() map[string]uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

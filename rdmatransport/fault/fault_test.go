@@ -27,8 +27,8 @@ func TestCalls(t *testing.T) {
 	ch := must(dev.CreateCompChannel())(t)
 	heard := must(dev.CreateCQ(16, &verbs.CQInitAttr{Channel: ch}))(t)
 	srq := must(pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 8, MaxSGE: 1}}))(t)
-	qp := must(pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1,
-		MaxRecvSGE: 1}}))(t)
+	qp := must(pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: cq, RecvCQ: cq,
+		Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
 	mr := s.reg(100)
 	mw := must(pd.AllocMW(verbs.MWType1))(t)
 	events := must(rdmacm.CreateEventChannel(dev))(t)
@@ -99,7 +99,8 @@ func TestCalls(t *testing.T) {
 				errno = syscall.ETIMEDOUT
 			}
 		}
-		names := map[syscall.Errno]string{syscall.ENOMEM: "ENOMEM", syscall.EBUSY: "EBUSY", syscall.EINVAL: "EINVAL", syscall.ETIMEDOUT: "ETIMEDOUT"}
+		names := map[syscall.Errno]string{syscall.ENOMEM: "ENOMEM", syscall.EBUSY: "EBUSY", syscall.EINVAL: "EINVAL",
+			syscall.ETIMEDOUT: "ETIMEDOUT"}
 		s.faults.End()
 		s.add(name + "=" + names[errno])
 		err := call()
@@ -229,8 +230,8 @@ func TestRNR(t *testing.T) {
 	wantStatus(t, completions(t, ca.SendCQ(), 2), verbs.WCSuccess, verbs.WCRNRRetryExcErr)
 }
 
-// TestReceiveFails: a receive request fails as one whose memory is not registered, or too short; the
-// sender gets the NAK that follows.
+// TestReceiveFails: a receive request fails as one whose memory is not registered, or too short;
+// the sender gets the NAK that follows.
 func TestReceiveFails(t *testing.T) {
 	for rule, want := range map[string][2]verbs.WCStatus{
 		"wc:opcode=recv,nth=2=LOC_PROT_ERR": {verbs.WCLocProtErr, verbs.WCRemOpErr},
@@ -614,7 +615,8 @@ func TestRace(t *testing.T) {
 		})
 	}
 	rules := []string{"wc:nth=2=RETRY_EXC_ERR", "event=QP_FATAL", "cq=2ms", "mr=revoked", "wc=1ms:*", "event=CQ_ERR", "post_send=ENOMEM:50%",
-		"reg_mr=ENOMEM:50%", "cm=REJECTED", "event:nth=3=QP_FATAL", "event:after=1ms=QP_FATAL", "destroy_qp=EBUSY:10%", "wc:opcode=recv=LOC_LEN_ERR"}
+		"reg_mr=ENOMEM:50%", "cm=REJECTED", "event:nth=3=QP_FATAL", "event:after=1ms=QP_FATAL",
+		"destroy_qp=EBUSY:10%", "wc:opcode=recv=LOC_LEN_ERR"}
 	for i := 0; ctx.Err() == nil; i++ {
 		if i%5 == 4 {
 			a.faults.End()

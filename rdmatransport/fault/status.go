@@ -54,8 +54,8 @@ func completionName(o verbs.WCOpcode) string {
 	return completionNames[o]
 }
 
-// possible reports whether a request of a QP can fail with a status. On an unreliable service nothing
-// answers, and over TCP nothing is retried by the device.
+// possible reports whether a request of a QP can fail with a status. On an unreliable service
+// nothing answers, and over TCP nothing is retried by the device.
 func possible(s verbs.WCStatus, t verbs.QPType, over verbs.Transport, opcode verbs.WROpcode) bool {
 	local := opcode == verbs.BindMW || opcode == verbs.LocalInv
 	sends := opcode == verbs.Send || opcode == verbs.SendWithImm || opcode == verbs.SendWithInv
@@ -74,8 +74,8 @@ func possible(s verbs.WCStatus, t verbs.QPType, over verbs.Transport, opcode ver
 	return reliable(t) && !local
 }
 
-// anyPossible reports whether a request of a QP, with one of the operations of a name or with any if
-// it is empty, can fail with a status.
+// anyPossible reports whether a request of a QP, with one of the operations of a name or with any
+// if it is empty, can fail with a status.
 func anyPossible(s verbs.WCStatus, t verbs.QPType, over verbs.Transport, name string) bool {
 	for n, list := range opcodes {
 		for _, o := range list {

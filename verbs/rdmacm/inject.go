@@ -82,8 +82,8 @@ func (id *ID) addInTime(e *Event) {
 	id.ch.add(e)
 }
 
-// InjectAddrChange raises AddrChange for each ID that is bound to the device, as Linux does when the
-// active interface of a bond changes. It returns the number of IDs.
+// InjectAddrChange raises AddrChange for each ID that is bound to the device, as Linux does when
+// the active interface of a bond changes. It returns the number of IDs.
 func InjectAddrChange(d *verbs.Device) (n int) {
 	for _, id := range devices.idsOf(d) {
 		id.mu.Lock()

@@ -359,8 +359,8 @@ func (f *Flags) openLink(e *cli.Env, n *Node) (link.Link, error) {
 	return l, nil
 }
 
-// wrap adds the counting, capturing, impairing and failing wrappers that the flags ask for. If that fails,
-// it closes the link.
+// wrap adds the counting, capturing, impairing and failing wrappers that the flags ask for. If
+// that fails, it closes the link.
 func (f *Flags) wrap(e *cli.Env, n *Node, l link.Link) (_ link.Link, err error) {
 	if e.Counted {
 		n.Wire = newCountedLink(l)

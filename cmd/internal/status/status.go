@@ -1,7 +1,7 @@
 // Package status publishes the state of a node's queue pairs to other processes of the user. Each
 // node listens on a unix socket in a common directory. It reads a [Request] and answers with a
-// [Node], both as JSON objects. softrnic top connects to all nodes, and softrnic impair and fault to
-// those of a process.
+// [Node], both as JSON objects. softrnic top connects to all nodes, and softrnic impair and fault
+// to those of a process.
 package status
 
 import (

@@ -47,8 +47,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestFailover: the port of a program that fails over as NCCL does goes down under traffic and comes
-// up again, while the index of its GID has moved.
+// TestFailover: the port of a program that fails over as NCCL does goes down under traffic and
+// comes up again, while the index of its GID has moved.
 func TestFailover(t *testing.T) {
 	gate.System(t)
 	program := filepath.Join(build(t), "failover")
@@ -96,7 +96,8 @@ func TestFailover(t *testing.T) {
 			t.Errorf("%v\n%s\n%s", err, said[0].String(), said[1].String())
 		}
 	}
-	for _, want := range []string{"connected with GID index 1", "transport retry counter exceeded", "port error", "GID table change", "port active",
+	for _, want := range []string{"connected with GID index 1", "transport retry counter exceeded", "port error", "GID table change",
+		"port active",
 		"connected with GID index 2", "2000 messages, 1 failovers"} {
 		if !strings.Contains(said[1].String(), want) {
 			t.Errorf("the client did not say %q:\n%s", want, said[1].String())
@@ -115,7 +116,8 @@ func TestSweep(t *testing.T) {
 	cmd.Args = []string{cmd.Path, "fault", "--sweep", "--only", "create", "--timeout", "5s", "--settle", "500ms",
 		"--server", command(t) + " run -- ibv_rc_pingpong -g 1 -n 5", "--", "ibv_rc_pingpong", "-g", "1", "-n", "5", "127.0.0.1"}
 	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "clean        create_qp=ENOMEM:1") || !strings.Contains(string(out), "0 crashed, 0 hung, 0 not reached") {
+	if err != nil || !strings.Contains(string(out), "clean        create_qp=ENOMEM:1") ||
+		!strings.Contains(string(out), "0 crashed, 0 hung, 0 not reached") {
 		t.Errorf("%v: %s", err, out)
 	}
 }

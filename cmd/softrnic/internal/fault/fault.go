@@ -1,5 +1,5 @@
-// Package fault is `softrnic fault`: it makes the devices of running nodes fail on purpose, and runs
-// a program once for each fault that it can meet.
+// Package fault is `softrnic fault`: it makes the devices of running nodes fail on purpose, and
+// runs a program once for each fault that it can meet.
 package fault
 
 import (

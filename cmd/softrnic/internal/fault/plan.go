@@ -9,12 +9,12 @@ import (
 	"github.com/softrnic/softrnic/rdmatransport/fault"
 )
 
-// leading is the number of calls of a kind, from the first one on, of which each fails in a run of its
-// own. Programs make most calls of a kind at the same place.
+// leading is the number of calls of a kind, from the first one on, of which each fails in a run
+// of its own. Programs make most calls of a kind at the same place.
 const leading = 3
 
-// statuses are the statuses with which completions fail in a sweep: a peer that no longer answers, a
-// receive buffer that is too short, and a local error.
+// statuses are the statuses with which completions fail in a sweep: a peer that no longer
+// answers, a receive buffer that is too short, and a local error.
 var statuses = map[string]string{"send": "RETRY_EXC_ERR", "write": "RETRY_EXC_ERR", "read": "RETRY_EXC_ERR", "atomic": "RETRY_EXC_ERR",
 	"recv": "LOC_LEN_ERR", "local": "GENERAL_ERR"}
 

@@ -184,8 +184,8 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// killedBy returns the signal that has ended the program, or 0. softrnic run ends with a status above
-// 128 then.
+// killedBy returns the signal that has ended the program, or 0. softrnic run ends with a status
+// above 128 then.
 func killedBy(exit *exec.ExitError) syscall.Signal {
 	s := exit.Sys().(syscall.WaitStatus)
 	if s.Signaled() {

@@ -1,12 +1,12 @@
-// A connection that fails over as NCCL's does: after a failed completion it waits for its port, looks
-// for the index of its GID again, and connects its QP anew.
+// A connection that fails over as NCCL's does: after a failed completion it waits for its port,
+// looks for the index of its GID again, and connects its QP anew.
 //
 //	failover PORT MESSAGES GID             receives; both sides use a TCP port of 127.0.0.1
 //	failover PORT MESSAGES GID 127.0.0.1   sends
 //
-// GID is the IPv4 address of this side. The sender writes numbered messages with immediate data, and
-// repeats one whose completion failed. It prints each failure, event and reconnection. Both sides
-// exit with 1 at the first failed check.
+// GID is the IPv4 address of this side. The sender writes numbered messages with immediate data,
+// and repeats one whose completion failed. It prints each failure, event and reconnection. Both
+// sides exit with 1 at the first failed check.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
