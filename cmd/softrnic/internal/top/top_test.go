@@ -38,7 +38,7 @@ func TestTop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop, err := status.Publish(dev, nil, nil, status.Node{Command: "test", Link: "pipe", Addrs: []string{"10.0.0.1"}})
+	stop, err := status.Publish(dev, nil, nil, nil, status.Node{Command: "test", Link: "pipe", Addrs: []string{"10.0.0.1"}})
 	if err != nil {
 		t.Skip("there are no unix sockets: ", err)
 	}
