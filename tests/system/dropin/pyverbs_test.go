@@ -132,6 +132,32 @@ func TestPyverbs(t *testing.T) {
 	}
 }
 
+// TestPyverbsCounters runs testdata/test_comp_cntr.py: completion counters by pyverbs.
+func TestPyverbsCounters(t *testing.T) {
+	gate.System(t)
+	const args = "--link kernel:lo --addr 127.0.0.1 --sysfs on"
+	needs(t, "/usr/lib/python3/dist-packages/pyverbs", "python3-pyverbs")
+	if found, _ := filepath.Glob("/usr/lib/python3/dist-packages/pyverbs/comp_cntr.*"); found == nil {
+		t.Skip(programs.Known + "pyverbs before rdma-core 65 has no completion counters")
+	}
+	const module = "test_comp_cntr"
+	dir := shared(t)
+	unpackPyverbs(t, filepath.Join(dir, "tests"))
+	text, err := os.ReadFile("testdata/" + module + ".py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "tests", module+".py"), text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	out, err := runner(ctx, t, dir, args, "python3", filepath.Join(dir, "run_pyverbs.py"), dir, module, "softrnic0", "1").CombinedOutput()
+	if n := strings.Count("\n"+string(out), "\nok "+module+"."); err != nil || n != 3 {
+		t.Errorf("%d of 3 tests are ok: %v\n%s", n, err, out)
+	}
+}
+
 // saveCounts writes the number of passed tests of each module to the README.
 func saveCounts(t *testing.T, counts string) {
 	t.Helper()
