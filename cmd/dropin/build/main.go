@@ -102,15 +102,19 @@ func build(out string, engine bool) error {
 			return err
 		}
 		defer os.RemoveAll(temp)
-		stacks, err := overlay(root, temp)
+		goroot, err := goRoot(root, temp)
 		if err != nil {
 			return err
 		}
-		cmd := exec.Command("go", "build", profile, "-overlay", stacks, "-trimpath", "-buildmode=c-shared",
+		stacks, err := overlay(goroot, temp)
+		if err != nil {
+			return err
+		}
+		cmd := exec.Command(filepath.Join(goroot, "bin", "go"), "build", profile, "-overlay", stacks, "-trimpath", "-buildmode=c-shared",
 			"-ldflags=-s -w -X=runtime.godebugDefault=asyncpreemptoff=1,gcshrinkstackoff=1 "+
 				"-extldflags=-Wl,-soname,libsoftrnic.so,--wrap=pthread_create",
 			"-o", filepath.Join(out, "libsoftrnic.so"), "./cmd/dropin/libsoftrnic")
-		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=1")
+		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=1", "GOROOT="+goroot)
 		if err := run(cmd); err != nil {
 			return err
 		}

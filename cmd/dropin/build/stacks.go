@@ -32,24 +32,28 @@ func withHandlerStack(proc []byte) ([]byte, error) {
 	return firstStack.ReplaceAll(proc, fmt.Appendf(nil, "${1}%d${3}", handlerStack)), nil
 }
 
-// runtimeProc returns the path of runtime/proc.go of the Go that builds the module at root.
-func runtimeProc(root string) (string, error) {
-	cmd := exec.Command("go", "env", "GOROOT")
+// goRoot returns the GOROOT of the Go that builds the module at root. go build refuses to replace
+// files of the module cache, where a downloaded toolchain is: such a GOROOT gets another name in
+// dir, a symbolic link.
+func goRoot(root, dir string) (string, error) {
+	cmd := exec.Command("go", "env", "GOROOT", "GOMODCACHE")
 	cmd.Dir = root
-	goroot, err := cmd.Output()
+	out, err := cmd.Output()
 	if err != nil {
 		return "", fmt.Errorf("%v: %w", cmd, err)
 	}
-	return filepath.Join(strings.TrimSpace(string(goroot)), "src", "runtime", "proc.go"), nil
+	goroot, cache, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	if !strings.HasPrefix(goroot, cache+string(filepath.Separator)) {
+		return goroot, nil
+	}
+	link := filepath.Join(dir, "goroot")
+	return link, os.Symlink(goroot, link)
 }
 
-// overlay writes a file for go build -overlay into a directory. With it, the stacks of the
-// program's threads have handlerStack bytes from the start.
-func overlay(root, dir string) (string, error) {
-	proc, err := runtimeProc(root)
-	if err != nil {
-		return "", err
-	}
+// overlay writes a file for go build -overlay into a directory, for the Go in goroot. With it, the
+// stacks of the program's threads have handlerStack bytes from the start.
+func overlay(goroot, dir string) (string, error) {
+	proc := filepath.Join(goroot, "src", "runtime", "proc.go")
 	source, err := os.ReadFile(proc)
 	if err != nil {
 		return "", err
