@@ -152,9 +152,15 @@ func removeUnused(dir string) error {
 	return os.RemoveAll(dir)
 }
 
+// New makes the root file system of a release with these packages in a directory that does not
+// exist.
+func New(dir, release string, packages []string) (*Root, error) {
+	return &Root{dir: dir}, create(filepath.Dir(dir), filepath.Base(dir), release, packages)
+}
+
 // create makes a root file system in the cache. mmdebstrap inherits the lock of the cache: if this
 // process is killed, others wait until mmdebstrap has ended.
-func create(cache, name, release string, packages []string, mutex *os.File) error {
+func create(cache, name, release string, packages []string, mutex ...*os.File) error {
 	if _, err := exec.LookPath("mmdebstrap"); err != nil {
 		if err := apt.Install([]string{"mmdebstrap"}); err != nil {
 			return err
@@ -173,7 +179,7 @@ func create(cache, name, release string, packages []string, mutex *os.File) erro
 		"--aptopt=Acquire::Check-Valid-Until \"false\"", "--dpkgopt=force-unsafe-io",
 		"--include="+strings.Join(packages, ","), release, root, "http://deb.debian.org/debian")
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
-	cmd.ExtraFiles = []*os.File{mutex}
+	cmd.ExtraFiles = mutex
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("mmdebstrap of %s: %w\n%s", release, err, out)
 	}
