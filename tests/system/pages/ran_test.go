@@ -1,0 +1,144 @@
+//go:build linux
+
+package pages
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const top = "../../.." // the top directory of the sources
+
+// page is a page whose commands run on one machine.
+type page struct {
+	file   string
+	suites []string
+	clone  bool // the commands run in a clone of this repository, with this machine's Go
+	parts  []part
+}
+
+// part is a section of a page. Its blocks of commands are pasted one after the other, each in the
+// same directory.
+type part struct {
+	heading string
+	servers map[string]server // by their command, which is the first of two lines
+}
+
+// server is the first line of a block for two terminals.
+type server struct {
+	ready string // what it prints when the second line can begin
+	stays bool   // it does not end by itself
+}
+
+var pages = []page{
+	{"README.md", []string{"bookworm", "trixie", "sid"}, true, []part{
+		{"Unmodified C programs", map[string]server{
+			"~/.local/bin/softrnic run -- ib_write_bw -R":      {ready: "Waiting for client"},
+			"~/.local/bin/softrnic run --sockets -- iperf3 -s": {ready: "Server listening", stays: true},
+		}},
+	}},
+	{"tests/system/dropin/CI.md", []string{"trixie"}, false,
+		[]part{{heading: "SoftRNIC"}, {heading: "Valkey"}, {heading: "perftest"}, {heading: "UCX"}}},
+}
+
+var (
+	headings = regexp.MustCompile(`(?m)^#+ (.*)\n`)
+	fenced   = regexp.MustCompile("(?ms)^```\n(.*?)^```$")
+)
+
+// blocks returns the blocks of commands of a section, without those of its subsections.
+func (p *page) blocks(t *testing.T, heading string) (blocks []string) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(top, p.file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(b)
+	found := headings.FindAllStringSubmatchIndex(text, -1)
+	for i, at := range found {
+		if text[at[2]:at[3]] != heading {
+			continue
+		}
+		end := len(text)
+		if i+1 < len(found) {
+			end = found[i+1][0]
+		}
+		for _, block := range fenced.FindAllStringSubmatch(text[at[1]:end], -1) {
+			blocks = append(blocks, block[1])
+		}
+	}
+	if blocks == nil {
+		t.Fatalf("%s has no section %q with commands", p.file, heading)
+	}
+	return blocks
+}
+
+// ran is the file with the commands that TestPages has run last.
+const ran = "testdata/ran.txt"
+
+// row is the line of that file before the commands of a part.
+func (p *page) row(heading, suite string) string {
+	return fmt.Sprintf("== %s, %s, on %s\n", p.file, heading, suite)
+}
+
+// recorded reads the file.
+func recorded(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(ran)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of, row := map[string]string{}, ""
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "== ") {
+			row = line
+			continue
+		}
+		of[row] += line
+	}
+	return of
+}
+
+// TestRan: the commands of a section that TestPages has run are still those of the page.
+func TestRan(t *testing.T) {
+	of := recorded(t)
+	for _, p := range pages {
+		for _, part := range p.parts {
+			for _, suite := range p.suites {
+				row, want := p.row(part.heading, suite), strings.Join(p.blocks(t, part.heading), "")
+				if got, ok := of[row]; ok && got != want {
+					t.Errorf("%sthe page has\n%s%s has\n%s.ci/run long pages-%s runs the commands, and writes the file", row, want, ran,
+						got, suite)
+				}
+				delete(of, row)
+			}
+		}
+	}
+	for row := range of {
+		t.Errorf("%s has a section that no page has: %s", ran, row)
+	}
+}
+
+// save writes the commands of a part to the file.
+func (p *page) save(t *testing.T, heading, suite string) {
+	t.Helper()
+	of := recorded(t)
+	of[p.row(heading, suite)] = strings.Join(p.blocks(t, heading), "")
+	var b strings.Builder
+	for _, p := range pages {
+		for _, part := range p.parts {
+			for _, suite := range p.suites {
+				if row := p.row(part.heading, suite); of[row] != "" {
+					b.WriteString(row + of[row])
+				}
+			}
+		}
+	}
+	if err := os.WriteFile(ran, []byte(b.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
