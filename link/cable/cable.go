@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/clock"
 )
 
 // Link is a link with a cable to another. While the cable is pulled, frames are lost in both
@@ -28,6 +29,7 @@ var (
 	_ link.Poller     = (*Link)(nil)
 	_ link.Carrier    = (*Link)(nil)
 	_ link.Departures = (*Link)(nil)
+	_ link.Clocked    = (*Link)(nil)
 )
 
 // New returns a link to inner, whose cable is plugged in.
@@ -128,6 +130,9 @@ func (l *Link) Watch(f func()) {
 	l.watch = f
 	l.mu.Unlock()
 }
+
+// Clock implements link.Clocked.
+func (l *Link) Clock() clock.Clock { return link.ClockOf(l.inner) }
 
 // WatchDepartures implements link.Departures.
 func (l *Link) WatchDepartures(f func(mac [6]byte)) { link.WatchDepartures(l.inner, f) }

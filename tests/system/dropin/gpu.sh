@@ -1,5 +1,6 @@
 #!/bin/bash
-# Runs programs with memory of a real GPU of NVIDIA's on the drop-in libraries, in less than 8 minutes:
+# Runs programs with memory of a real GPU of NVIDIA's on the drop-in libraries, in less than 8
+# minutes:
 #
 #	go run ./cmd/dropin/build -o DIR    on any machine with Go
 #	tests/system/dropin/gpu.sh DIR      on a machine with a GPU, gcc, and for NCCL PyTorch
@@ -31,7 +32,8 @@ check() { # NAME COMMAND…
 libcuda=$(ldconfig -p | awk '/libcuda.so.1 .*x86-64/ {print $NF; exit}')
 export LD_LIBRARY_PATH=$libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} XDG_RUNTIME_DIR=$work SOFTRNIC_SHARED=0
 # The headers are rdma-core's, or copies of them in the directory of the libraries.
-gcc -O2 -DREAL_CUDA -I"$libs/include" -o "$work/gpu" testdata/gpu.c "$libs"/librdmacm.so.1 "$libs"/libibverbs.so.1 "$libcuda" -lpthread -ldl || exit 1
+gcc -O2 -DREAL_CUDA -I"$libs/include" -o "$work/gpu" testdata/gpu.c \
+  "$libs"/librdmacm.so.1 "$libs"/libibverbs.so.1 "$libcuda" -lpthread -ldl || exit 1
 
 check "the callers' questions" env SOFTRNIC_LINK=pipe SOFTRNIC_ADDR=10.9.0.1/24 "$work/gpu" ask
 

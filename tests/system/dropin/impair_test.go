@@ -20,7 +20,8 @@ import (
 
 // TestRunImpair impairs the link of ib_send_bw while it runs, and ends that. The program
 // retransmits in between only, and the capture shows the repeated packets to tshark. The program
-// runs until the test interrupts it: on a busy machine the commands take longer than any fixed time.
+// runs until the test interrupts it: on a busy machine the commands take longer than any fixed
+// time.
 func TestRunImpair(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/ib_send_bw", "perftest")

@@ -35,8 +35,8 @@ static CUdeviceptr gpu_memory(size_t n)
 	return p;
 }
 
-// in_context runs a copy of the program in its context, which is otherwise not current: the libraries
-// use that of the pointer.
+// in_context runs a copy of the program in its context, which is otherwise not current: the
+// libraries use that of the pointer.
 #define IN_CONTEXT(call) \
 	do { \
 		CUcontext c_; \
@@ -46,8 +46,8 @@ static CUdeviceptr gpu_memory(size_t n)
 		CHECK(c_ == own); \
 	} while (0)
 
-// nccl registers as NCCL does with DMA-BUF support: the pages around the memory, by a descriptor that
-// is closed at once, at the GPU's address.
+// nccl registers as NCCL does with DMA-BUF support: the pages around the memory, by a descriptor
+// that is closed at once, at the GPU's address.
 static struct ibv_mr *nccl(struct ibv_pd *pd, CUdeviceptr p, size_t n)
 {
 	int fd = -1;
@@ -275,8 +275,8 @@ static void write_until(struct memory *m, struct target *t, int destroy)
 	printf("a write failed: %s\n", ibv_wc_status_str(status));
 }
 
-// measure prints MB/s and microseconds of writes from GPU to GPU, and of copies through the processor's
-// memory.
+// measure prints MB/s and microseconds of writes from GPU to GPU, and of copies through the
+// processor's memory.
 static void measure(struct memory *m, struct target *t)
 {
 	struct ibv_send_wr write = {.opcode = IBV_WR_RDMA_WRITE, .wr.rdma = {t->addr, t->rkey}};

@@ -143,7 +143,8 @@ func writePage(directory string, all []Run) error {
 	return os.WriteFile(page, []byte(now), 0o644)
 }
 
-// withTables returns the text of the page with the tables of programs, of trials and of differences.
+// withTables returns the text of the page with the tables of programs, of trials and of
+// differences.
 func withTables(text string, all []Run) (string, error) {
 	const writer = "tests/system/internal/programs"
 	text, err := Replace(text, writer, render(all))

@@ -40,16 +40,17 @@ var trials = []trial{
 		"by netlink."},
 	{"librte-compress-mlx5-26 librte-crypto-mlx5-26 librte-regex-mlx5-26 librte-vdpa-mlx5-26 librte-net-mlx4-26", "",
 		"not run: drivers that access the registers of ConnectX"},
-	{"librte-net-mana26", "25.11.4-1", "loaded by the same dpdk-testpmd, and probes nothing: no `--card` has the IDs of Azure's MANA"},
+	{"librte-net-mana26", "25.11.4-1", "installed: a probe of dpdk-testpmd finds no device, as no `--card` has the IDs of Azure's MANA"},
 	{"libibverbs-dev librdmacm-dev librdmacm1 librdmacm1t64 ibverbs-providers", "", "the libraries that SoftRNIC stands in for, " +
 		"and headers"},
 	{"libcufile-rdma1 nsight-systems-target", "", "not run: not free software, and only for NVIDIA's hardware"},
 	{"samba", "2:4.25.1+dfsg-1", "`smbd` links none of the libraries. It was not run."},
-	{"valkey-server", "9.1.2-1", "run by `--sockets`. With `--rdma-bind` it says \"Missing implement of connection type rdma\". Its source was " +
+	{"valkey-server", "9.1.2-1", "run by `--sockets`. With `--rdma-bind` it says \"Missing implement of connection type rdma\". " +
+		"Its source was " +
 		"not built with RDMA."},
 	{"fabtests", "", "not run with sid: Debian has no package. [SUITES.md](SUITES.md#fabtests) has a newer libfabric."},
 	{"SPDK", "", "not run with sid: Debian has no package"},
 	{"Mooncake", "commit 3b5a59413", "not built: it needs yalantinglibs, which is no package of Debian"},
 	{"3FS", "commit e2cef82", "not built: it needs folly and other submodules, which are no packages of Debian"},
-	{"librccl1-tests", "5.4.3-3+b1", "not run: it needs an AMD graphics card, and is older than RCCL's NetIbMPI tests"},
+	{"librccl1-tests", "5.4.3-3+b1", "not run: it needs an AMD graphics card"},
 }
