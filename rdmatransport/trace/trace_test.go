@@ -32,6 +32,7 @@ var every = map[trace.Type]string{
 	trace.TerminateSent:         `"Terminate sent" transport=RoCE qpn=0x11 detail=D`,
 	trace.TerminateReceived:     `"Terminate received" transport=RoCE qpn=0x11 detail=D`,
 	trace.StreamLost:            `"stream lost" transport=RoCE qpn=0x11 err=why`,
+	trace.FaultInjected:         `"fault injected" transport=RoCE qpn=0x11 detail=D`,
 	trace.EventsLost:            `"events lost" transport=RoCE qpn=0x11 events=6`,
 }
 
