@@ -100,8 +100,9 @@ func (l *retainedListeners) take(space rdmacm.PortSpace, addr netip.AddrPort) *r
 	return id
 }
 
-// destroy destroys the listeners that match, and rejects their requests.
-func (l *retainedListeners) destroy(matches func(*rdmacm.ID) bool) {
+// destroy destroys the listeners that match, and rejects their requests. It reports whether there
+// was one.
+func (l *retainedListeners) destroy(matches func(*rdmacm.ID) bool) bool {
 	l.mu.Lock()
 	var destroyed []*rdmacm.ID
 	l.ids = slices.DeleteFunc(l.ids, func(id *rdmacm.ID) bool {
@@ -115,6 +116,7 @@ func (l *retainedListeners) destroy(matches func(*rdmacm.ID) bool) {
 	for _, id := range destroyed {
 		stacks.logError(id.Close())
 	}
+	return len(destroyed) > 0
 }
 
 // bind binds a new ID. If a listener for the address is retained, the ID takes it over. Listen then
@@ -130,8 +132,8 @@ func (s *cmID) bind(addr netip.AddrPort) error {
 		}
 	}
 	err := s.Bind(addr)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		retained.destroy(func(id *rdmacm.ID) bool { return id.PortSpace() == space && id.LocalAddr().Port() == addr.Port() })
+	if errors.Is(err, syscall.EADDRINUSE) &&
+		retained.destroy(func(id *rdmacm.ID) bool { return id.PortSpace() == space && id.LocalAddr().Port() == addr.Port() }) {
 		err = s.Bind(addr)
 	}
 	return err

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
 // fault adds rules to the devices, until the end of the test.
@@ -85,4 +86,13 @@ func TestInjectedEvent(t *testing.T) {
 	if wc := u.poll(u.cq); verbs.WCStatus(wc.status) != verbs.WCWRFlushErr {
 		t.Errorf("status %d", wc.status)
 	}
+}
+
+// TestInjectedBind: an injected EADDRINUSE is not taken for a listener that is retained.
+func TestInjectedBind(t *testing.T) {
+	u := newUser(t, roce)
+	u.fault("rdma_bind_addr=EADDRINUSE")
+	c := newCMUser(t, rdmacm.TCP)
+	fails(t, "rdma_bind_addr", srCMBind(c.id, cAddrOf("0.0.0.0:7495")), syscall.EADDRINUSE)
+	check(t, srCMBind(c.id, cAddrOf("0.0.0.0:7495")))
 }
