@@ -110,13 +110,12 @@ func (s *station) back(b *store, access verbs.Access) *verbs.MR {
 
 // backs are two connected stations whose regions have backends.
 type backs struct {
-	t        *testing.T
-	a, b     *station
-	qa, qb   *rdmacm.Conn
-	sa, sb   *store
-	ma, mb   *verbs.MR
-	random   *rand.Rand
-	messages int
+	t      *testing.T
+	a, b   *station
+	qa, qb *rdmacm.Conn
+	sa, sb *store
+	ma, mb *verbs.MR
+	random *rand.Rand
 }
 
 func connectBacks(t *testing.T, a, b *station, sa, sb *store, transport verbs.Transport) *backs {
