@@ -102,7 +102,9 @@ func (qp *QP) ringDoorbell() {
 		qp.flushSends()
 		return
 	}
-	qp.resumeStaging()
+	if qp.reportFlags&sendsHidden != 0 {
+		qp.resumeStaging()
+	}
 	qp.prov.PostSend()
 }
 

@@ -14,8 +14,8 @@ import (
 // Aligned reports whether a span is eight bytes at an address that is a multiple of 8, as atomics
 // require.
 func (s Span) Aligned() bool {
-	if s.kind == inBackend {
-		return s.back.n == 8 && s.back.off%8 == 0
+	if s.InBackend() {
+		return s.how.n == 8 && s.how.off%8 == 0
 	}
 	return len(s.b) == 8 && uintptr(unsafe.Pointer(unsafe.SliceData(s.b)))%8 == 0
 }
@@ -37,10 +37,10 @@ func (s Span) FetchAdd(add uint64) (orig uint64, ok bool) {
 
 // Update stores f of the span's value, and returns the previous value. f may run more than once.
 func (s Span) Update(f func(uint64) uint64) (orig uint64, ok bool) {
-	if s.kind == inBackend {
+	if s.InBackend() {
 		return 0, false
 	}
-	if s.kind == mapped {
+	if s.mayFault() {
 		return updateGuarded(s.b, f)
 	}
 	return update(s.b, f), true

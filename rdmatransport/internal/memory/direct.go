@@ -24,11 +24,10 @@ func Copy(dst, src Message, wr *verbs.PostedSend, off, n uint64) bool {
 	if data := wr.Inline(); data != nil {
 		return dst.Regions.Scatter(data[off:off+n], dst.PD, dst.List, off) == verbs.WCSuccess
 	}
-	at := place{pd: src.PD}
 	for end := off + n; off < end; {
 		list, skip := src.List, off
-		s, status := src.Regions.piece(&at, &list, &skip, end-off, 0)
-		if status != verbs.WCSuccess || s.kind == inBackend {
+		s, status := src.Regions.piece(src.PD, &list, &skip, end-off, 0)
+		if status != verbs.WCSuccess {
 			return false
 		}
 		if !scatter(dst, s, off) {
@@ -41,10 +40,9 @@ func Copy(dst, src Message, wr *verbs.PostedSend, off, n uint64) bool {
 
 // scatter copies src to dst, from offset off on.
 func scatter(dst Message, src Span, off uint64) bool {
-	at := place{pd: dst.PD}
 	for list := dst.List; len(src.b) > 0; {
-		s, status := dst.Regions.piece(&at, &list, &off, uint64(len(src.b)), verbs.AccessLocalWrite)
-		if status != verbs.WCSuccess || s.kind == inBackend || !s.transfer(src.Part(0, len(s.b))) {
+		s, status := dst.Regions.piece(dst.PD, &list, &off, uint64(len(src.b)), verbs.AccessLocalWrite)
+		if status != verbs.WCSuccess || !s.transfer(src.Part(0, len(s.b))) {
 			return false
 		}
 		src = src.Part(len(s.b), len(src.b)-len(s.b))
@@ -54,13 +52,13 @@ func scatter(dst Message, src Span, off uint64) bool {
 
 // Read places src, the remote memory of a READ, in the request's own list, from offset off on.
 func Read(own Message, src Span, off uint64) bool {
-	return src.kind != inBackend && scatter(own, src, off)
+	return !src.InBackend() && scatter(own, src, off)
 }
 
 // Write fills dst with the data of a WRITE, from offset off on. Nothing is written if a key or a
 // range in the request's own gather list is invalid.
 func Write(wr *verbs.PostedSend, own Message, dst Span, off uint64) bool {
-	if dst.kind == inBackend {
+	if dst.InBackend() {
 		return false
 	}
 	if data := wr.Inline(); data != nil {
@@ -69,10 +67,9 @@ func Write(wr *verbs.PostedSend, own Message, dst Span, off uint64) bool {
 	if len(own.List) > 1 && own.Regions.check(uint64(len(dst.b)), own.PD, own.List, off, 0, true) != verbs.WCSuccess {
 		return false
 	}
-	at := place{pd: own.PD}
 	for list := own.List; len(dst.b) > 0; {
-		s, status := own.Regions.piece(&at, &list, &off, uint64(len(dst.b)), 0)
-		if status != verbs.WCSuccess || s.kind == inBackend || !dst.Part(0, len(s.b)).transfer(s) {
+		s, status := own.Regions.piece(own.PD, &list, &off, uint64(len(dst.b)), 0)
+		if status != verbs.WCSuccess || !dst.Part(0, len(s.b)).transfer(s) {
 			return false
 		}
 		dst = dst.Part(len(s.b), len(dst.b)-len(s.b))

@@ -58,28 +58,22 @@ func (r *Regions) Deregister(mr *verbs.MR) {
 // Len is the number of regions.
 func (r *Regions) Len() int { return r.lkeys.Len() }
 
-// place says for what the memory of a list is accessed.
-type place struct {
-	pd *verbs.PD
-	h  verbs.QPHandle // the zero value allows no access to backends
-	by verbs.Placer
-}
-
 // local returns the memory of an SGE of a work request under pd, or a part of it for a null MR. ok
 // is false if the request may not use it.
-func (r *Regions) local(at *place, lkey uint32, addr, n uint64, need verbs.Access) (Span, bool) {
+func (r *Regions) local(pd *verbs.PD, lkey uint32, addr, n uint64, need verbs.Access) (Span, bool) {
 	mr := r.lkeys.Get(lkey)
-	if mr == nil || mr.PD() != at.pd || mr.Access()&need != need {
+	if mr == nil || mr.PD() != pd || mr.Access()&need != need {
 		return Span{}, false
 	}
 	if registered(mr).Null() {
-		return Span{b: zeros[:min(n, uint64(len(zeros)))], kind: null}, true
+		return Span{zeros[:min(n, uint64(len(zeros)))], asNull}, true
 	}
-	return spanOf(at.h, at.by, mr, addr, n)
+	b, ok := mr.Bytes(addr, n)
+	return spanOf(mr, b), ok
 }
 
 // piece returns the next bytes, at most n, of the message in *sgl, from *off on. It advances both.
-func (r *Regions) piece(at *place, sgl *[]verbs.SGE, off *uint64, n uint64, need verbs.Access) (Span, verbs.WCStatus) {
+func (r *Regions) piece(pd *verbs.PD, sgl *[]verbs.SGE, off *uint64, n uint64, need verbs.Access) (Span, verbs.WCStatus) {
 	for len(*sgl) > 0 {
 		e := &(*sgl)[0]
 		length := uint64(e.Length)
@@ -88,11 +82,11 @@ func (r *Regions) piece(at *place, sgl *[]verbs.SGE, off *uint64, n uint64, need
 			*sgl = (*sgl)[1:]
 			continue
 		}
-		s, ok := r.local(at, e.LKey, e.Addr+*off, min(length-*off, n), need)
+		s, ok := r.local(pd, e.LKey, e.Addr+*off, min(length-*off, n), need)
 		if !ok {
 			return Span{}, verbs.WCLocProtErr
 		}
-		*off += uint64(s.Len())
+		*off += uint64(len(s.b))
 		return s, verbs.WCSuccess
 	}
 	return Span{}, verbs.WCLocLenErr
@@ -103,15 +97,15 @@ func (r *Regions) piece(at *place, sgl *[]verbs.SGE, off *uint64, n uint64, need
 // SGE or its memory faults; or WCLocLenErr if the message is shorter than dst. After an error, dst
 // is undefined. Only the part of an SGE that is read must be inside its region.
 func (r *Regions) Gather(dst []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64, sum *uint32) verbs.WCStatus {
-	for at := (place{pd: pd}); len(dst) > 0; {
-		s, status := r.piece(&at, &sgl, &off, uint64(len(dst)), 0)
+	for len(dst) > 0 {
+		s, status := r.piece(pd, &sgl, &off, uint64(len(dst)), 0)
 		if status != verbs.WCSuccess {
 			return status
 		}
 		if !s.Read(dst, sum) {
 			return verbs.WCLocProtErr
 		}
-		dst = dst[s.Len():]
+		dst = dst[len(s.b):]
 	}
 	return verbs.WCSuccess
 }
@@ -122,42 +116,73 @@ func (r *Regions) Local(pd *verbs.PD, e *verbs.SGE, off, n uint64) (Span, bool) 
 	if off+n > uint64(e.Length) {
 		return Span{}, false
 	}
-	s, ok := r.local(&place{pd: pd}, e.LKey, e.Addr+off, n, 0)
-	return s, ok && s.kind != inBackend && uint64(len(s.b)) == n
+	s, ok := r.local(pd, e.LKey, e.Addr+off, n, 0)
+	return s, ok && uint64(len(s.b)) == n
 }
 
 // Scatter writes src to the message in sgl, from offset off on. The status is that of Gather, and
 // WCLocProtErr too if a region lacks AccessLocalWrite or has a backend. SGEs before the failed one
 // are written.
 func (r *Regions) Scatter(src []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64) verbs.WCStatus {
-	return r.scatter(src, &place{pd: pd}, sgl, off, 0)
+	return r.scatter(src, pd, sgl, off, nil)
+}
+
+// place says for what a packet is placed in memory of a backend.
+type place struct {
+	h   verbs.QPHandle
+	by  verbs.Placer
+	psn uint32
 }
 
 // ScatterRecv writes src, data of a message, to the list of a QP's receive request, from offset off
 // on. psn is the packet's (see Span.Write). The status is that of Scatter, except that regions may
 // have backends.
 func (r *Regions) ScatterRecv(src []byte, h verbs.QPHandle, wr *verbs.PostedRecv, off uint64, psn uint32) verbs.WCStatus {
-	return r.scatter(src, &place{h.RecvPD(), h, verbs.PlaceRecv}, wr.SGList, off, psn)
+	return r.scatter(src, h.RecvPD(), wr.SGList, off, &place{h, verbs.PlaceRecv, psn})
 }
 
 // ScatterResponse does the same for the response to a READ or an atomic.
 func (r *Regions) ScatterResponse(src []byte, h verbs.QPHandle, wr *verbs.PostedSend, off uint64, psn uint32) verbs.WCStatus {
-	return r.scatter(src, &place{h.PD(), h, verbs.PlaceSend}, wr.SGList, off, psn)
+	return r.scatter(src, h.PD(), wr.SGList, off, &place{h, verbs.PlaceSend, psn})
 }
 
-func (r *Regions) scatter(src []byte, at *place, sgl []verbs.SGE, off uint64, psn uint32) verbs.WCStatus {
+func (r *Regions) scatter(src []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64, at *place) verbs.WCStatus {
 	for len(src) > 0 {
-		s, status := r.piece(at, &sgl, &off, uint64(len(src)), verbs.AccessLocalWrite)
+		s, status := r.piece(pd, &sgl, &off, uint64(len(src)), verbs.AccessLocalWrite)
 		if status != verbs.WCSuccess {
-			return status
+			n := r.placeNext(src, pd, sgl, off, at)
+			if n == 0 {
+				return status
+			}
+			src, off = src[n:], off+uint64(n)
+			continue
 		}
-		n := s.Len()
-		if !s.Write(src[:n], psn) {
+		if !s.Write(src[:len(s.b)], 0) {
 			return verbs.WCLocProtErr
 		}
-		src = src[n:]
+		src = src[len(s.b):]
 	}
 	return verbs.WCSuccess
+}
+
+// placeNext writes the first bytes of src to the first SGE, from offset off on, if a backend has
+// them. It returns how many.
+func (r *Regions) placeNext(src []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64, at *place) int {
+	if at == nil || len(sgl) == 0 || off >= uint64(sgl[0].Length) {
+		return 0
+	}
+	e := &sgl[0]
+	n := min(uint64(e.Length)-off, uint64(len(src)))
+	mr := r.lkeys.Get(e.LKey)
+	if mr == nil || mr.PD() != pd || mr.Access()&verbs.AccessLocalWrite == 0 {
+		return 0
+	}
+	start, ok := registered(mr).Backed(e.Addr+off, n)
+	if !ok {
+		return 0
+	}
+	at.h.Place(mr, start, src[:n], at.by, at.psn)
+	return int(n)
 }
 
 // Pieces appends to list the memory of n bytes of the message from offset off on, for a reader that
@@ -165,16 +190,13 @@ func (r *Regions) scatter(src []byte, at *place, sgl []verbs.SGE, off uint64, ps
 func (r *Regions) Pieces(
 	list [][]byte, n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64,
 ) (_ [][]byte, mayFault bool, status verbs.WCStatus) {
-	for at := (place{pd: pd}); n > 0; {
-		s, status := r.piece(&at, &sgl, &off, n, 0)
-		if status == verbs.WCSuccess && s.kind == inBackend {
-			status = verbs.WCLocProtErr
-		}
+	for n > 0 {
+		s, status := r.piece(pd, &sgl, &off, n, 0)
 		if status != verbs.WCSuccess {
 			return list, mayFault, status
 		}
 		list = append(list, s.b)
-		mayFault = mayFault || s.kind == mapped
+		mayFault = mayFault || s.mayFault()
 		n -= uint64(len(s.b))
 	}
 	return list, mayFault, verbs.WCSuccess
@@ -188,9 +210,9 @@ func (r *Regions) Check(n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64, nee
 
 // check is Check; with mayFault, memory that may fault is allowed.
 func (r *Regions) check(n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64, need verbs.Access, mayFault bool) verbs.WCStatus {
-	for at := (place{pd: pd}); n > 0; {
-		s, status := r.piece(&at, &sgl, &off, n, need)
-		if status == verbs.WCSuccess && (s.kind == mapped && !mayFault || s.kind == inBackend) {
+	for n > 0 {
+		s, status := r.piece(pd, &sgl, &off, n, need)
+		if status == verbs.WCSuccess && s.mayFault() && !mayFault {
 			status = verbs.WCLocProtErr
 		}
 		if status != verbs.WCSuccess {
@@ -237,11 +259,20 @@ func (r *Regions) RemoteIn(pd *verbs.PD, qp verbs.QPHandle, rkey uint32, addr, n
 	case mr.Access()&need != need:
 		return Span{}, NoRight
 	}
-	s, ok := spanOf(qp, verbs.PlaceRemote, mr, addr, n)
+	return remote(qp, mr, addr, n)
+}
+
+// remote returns the n bytes of a region at addr.
+func remote(qp verbs.QPHandle, mr *verbs.MR, addr, n uint64) (Span, Denial) {
+	b, ok := mr.Bytes(addr, n)
 	if !ok {
-		return Span{}, OutOfRange
+		s, ok := spanInBackend(qp, mr, addr, n)
+		if !ok {
+			return Span{}, OutOfRange
+		}
+		return s, Allowed
 	}
-	return s, Allowed
+	return spanOf(mr, b), Allowed
 }
 
 // File returns the region of a file that an rkey names, and the bytes of a span granted for that

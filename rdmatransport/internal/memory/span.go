@@ -9,15 +9,15 @@ import (
 // Span is memory to which access was granted, and which is accessed now. It is valid while the QP's
 // lock is held.
 type Span struct {
-	b    []byte
-	kind kind
-	back *backed // of kind inBackend
+	b   []byte
+	how *how // nil: it is accessed directly
 }
 
-// backed is a part of a region with a backend.
-type backed struct {
+// how says how memory is accessed.
+type how struct {
+	kind kind
+	// A part of a region with a backend:
 	h   verbs.QPHandle // the QP for which it is accessed; none on the direct path
-	by  verbs.Placer
 	mr  *verbs.MR
 	off int64
 	n   int
@@ -26,71 +26,67 @@ type backed struct {
 type kind uint8
 
 const (
-	plain     kind = iota
-	mapped         // access may fault
-	null           // b has the right length, but is not the region's memory
-	inBackend      // b is nil
+	mapped    kind = iota // access may fault
+	null                  // b has the right length, but is not the region's memory
+	inBackend             // b is nil
 )
+
+var asMapped, asNull = &how{kind: mapped}, &how{kind: null}
 
 // zeros is the content of a null MR.
 var zeros [64 << 10]byte
 
-// spanOf returns the n bytes of a region at addr, which are accessed for a QP. ok is false if they
-// are not in the region.
-func spanOf(h verbs.QPHandle, by verbs.Placer, mr *verbs.MR, addr, n uint64) (s Span, ok bool) {
-	b, ok := mr.Bytes(addr, n)
-	if !ok {
-		return spanInBackend(h, by, mr, addr, n)
-	}
+func spanOf(mr *verbs.MR, b []byte) Span {
 	if registered(mr).BeginAccess() {
-		return Span{b: b, kind: mapped}, true
+		return Span{b, asMapped}
 	}
-	return Span{b: b, kind: plain}, true
+	return Span{b, nil}
 }
 
-func spanInBackend(h verbs.QPHandle, by verbs.Placer, mr *verbs.MR, addr, n uint64) (s Span, ok bool) {
+// spanInBackend returns the n bytes at addr of a region that has no memory of its own. ok is false
+// if they are not in the region.
+func spanInBackend(h verbs.QPHandle, mr *verbs.MR, addr, n uint64) (s Span, ok bool) {
 	off, ok := registered(mr).Backed(addr, n)
 	if !ok {
 		return Span{}, false
 	}
-	return Span{kind: inBackend, back: &backed{h, by, mr, off, int(n)}}, true
+	return Span{nil, &how{inBackend, h, mr, off, int(n)}}, true
 }
-
-// Inline returns inline data as a span.
-func Inline(data []byte) Span { return Span{b: data, kind: plain} }
 
 // Len returns the number of bytes.
 func (s Span) Len() int {
-	if s.kind == inBackend {
-		return s.back.n
+	if s.InBackend() {
+		return s.how.n
 	}
 	return len(s.b)
 }
 
 // Part returns n bytes of the span, from byte off on.
 func (s Span) Part(off, n int) Span {
-	if s.kind == inBackend {
-		part := *s.back
+	if s.InBackend() {
+		part := *s.how
 		part.off, part.n = part.off+int64(off), n
-		return Span{kind: inBackend, back: &part}
+		return Span{nil, &part}
 	}
-	return Span{b: s.b[off : off+n], kind: s.kind}
+	return Span{s.b[off : off+n], s.how}
 }
+
+func (s Span) mayFault() bool { return s.how == asMapped }
 
 // InBackend reports whether the memory is a backend's. It is then written by Write, and otherwise
 // accessed by Fetch and Change.
-func (s Span) InBackend() bool { return s.kind == inBackend }
+func (s Span) InBackend() bool { return s.how != nil && s.how.kind == inBackend }
 
 // Fetch returns the memory of a backend as a span that can be read, for a response that has more
 // bytes behind the span: see verbs.QPHandle.Fetch.
 func (s Span) Fetch(more int) (Span, verbs.Fetched) {
-	b, state := s.back.h.Fetch(s.back.mr, s.back.off, s.back.n, more)
-	return Span{b: b, kind: plain}, state
+	b, state := s.how.h.Fetch(s.how.mr, s.how.off, s.how.n, more)
+	return Span{b, nil}, state
 }
 
 // Change is Update for a word in a backend: see verbs.QPHandle.Update.
 func (s Span) Change(f func(uint64) uint64) (orig uint64, state verbs.Fetched) {
-	return s.back.h.Update(s.back.mr, s.back.off, f)
+	return s.how.h.Update(s.how.mr, s.how.off, f)
 }
 
 // ahead is how many bytes ahead of a copy user memory is prefetched. It is seldom in the caches.
@@ -101,37 +97,42 @@ const ahead = 4 << 10
 // part may then be written. psn is the packet's, if there is one: if the memory is a backend's, a
 // later error names it.
 func (s Span) Write(src []byte, psn uint32) bool {
-	switch s.kind {
-	case null:
-		return true
-	case inBackend:
-		if s.back.h == (verbs.QPHandle{}) {
-			return false
-		}
-		s.back.h.Place(s.back.mr, s.back.off, src, s.back.by, psn)
-		return true
+	if s.how != nil && s.how.kind != mapped {
+		return s.writeElsewhere(src, psn)
 	}
 	prefetch.Write(s.b, ahead)
-	if s.kind == mapped {
+	if s.how != nil {
 		return guardedCopy(s.b, src)
 	}
 	copy(s.b, src)
 	return true
 }
 
+// writeElsewhere is Write if b is not the region's memory.
+func (s Span) writeElsewhere(src []byte, psn uint32) bool {
+	switch {
+	case s.how.kind == null:
+	case s.how.h == (verbs.QPHandle{}):
+		return false
+	default:
+		s.how.h.Place(s.how.mr, s.how.off, src, verbs.PlaceRemote, psn)
+	}
+	return true
+}
+
 // Read copies the span to the beginning of dst, and adds the copy to the CRC-32 at sum, which may
-// be nil. It returns false if the memory faults.
+// be nil. It returns false if the memory faults, or is a backend's.
 func (s Span) Read(dst []byte, sum *uint32) bool {
 	switch {
-	case s.kind == inBackend:
+	case s.InBackend():
 		return false
-	case sum == nil && s.kind == mapped:
+	case sum == nil && s.mayFault():
 		prefetch.Read(s.b, ahead)
 		return guardedCopy(dst, s.b)
 	case sum == nil:
 		prefetch.Read(s.b, ahead)
 		copy(dst, s.b)
-	case s.kind == mapped:
+	case s.mayFault():
 		return guardedSum(dst, s.b, sum)
 	default:
 		*sum = crc.IEEE.Copy(dst, s.b, *sum, ahead)
@@ -156,10 +157,12 @@ func guardedSum(dst, src []byte, sum *uint32) (ok bool) {
 // faults; a part may then be written.
 func (s Span) transfer(src Span) bool {
 	switch {
-	case s.kind == inBackend || src.kind == inBackend:
+	case s.how == nil && src.how == nil:
+		copy(s.b, src.b)
+	case s.InBackend() || src.InBackend():
 		return false
-	case s.kind == null:
-	case s.kind == mapped || src.kind == mapped:
+	case s.how == asNull:
+	case s.mayFault() || src.mayFault():
 		return guardedCopy(s.b, src.b)
 	default:
 		copy(s.b, src.b)
@@ -169,4 +172,4 @@ func (s Span) transfer(src Span) bool {
 
 // Bytes returns the memory itself, to be read while the QP's lock is held, and under a guard
 // (verbs.BeginGuard) if it may fault.
-func (s Span) Bytes() (b []byte, mayFault bool) { return s.b, s.kind == mapped }
+func (s Span) Bytes() (b []byte, mayFault bool) { return s.b, s.mayFault() }

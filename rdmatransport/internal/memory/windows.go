@@ -138,9 +138,5 @@ func (r *Regions) throughWindow(pd *verbs.PD, qp verbs.QPHandle, rkey uint32, ad
 	if off > b.length || n > b.length-off {
 		return Span{}, OutOfRange
 	}
-	s, ok := spanOf(qp, verbs.PlaceRemote, b.mr, b.addr+off, n)
-	if !ok {
-		return Span{}, OutOfRange
-	}
-	return s, Allowed
+	return remote(qp, b.mr, b.addr+off, n)
 }

@@ -4,7 +4,6 @@ package rocetransport
 // one that received the acknowledgement that opened the window. (IBTA Vol 1 §9.7.3, §9.7.5)
 
 import (
-	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/send"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/verbs"
@@ -187,11 +186,14 @@ func (q *qp) sendData(wr *verbs.PostedSend, k, psn uint32, ask bool) verbs.WCSta
 	}
 	h := p.EncodeHeader(b)
 	payload := b[h : h+n]
+	if data := wr.Inline(); data != nil {
+		copy(payload, data[off:])
+		q.seal(header, b)
+		return verbs.WCSuccess
+	}
 	var i icrc
 	sum := i.begin(header, b[:h])
-	if data := wr.Inline(); data != nil {
-		memory.Inline(data[off:off+uint64(n)]).Read(payload, sum)
-	} else if status := q.e.regions.Gather(payload, q.h.PD(), wr.SGList, off, sum); status != verbs.WCSuccess {
+	if status := q.e.regions.Gather(payload, q.h.PD(), wr.SGList, off, sum); status != verbs.WCSuccess {
 		q.out.Drop()
 		return status
 	}

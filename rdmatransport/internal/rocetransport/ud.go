@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/verbs"
@@ -97,11 +96,14 @@ func (q *qp) sendDatagram(wr *verbs.PostedSend) verbs.WCStatus {
 		return verbs.WCSuccess
 	}
 	h := p.EncodeHeader(b)
+	if data := wr.Inline(); data != nil {
+		copy(b[h:], data)
+		q.seal(header, b)
+		return verbs.WCSuccess
+	}
 	var i icrc
 	sum := i.begin(header, b[:h])
-	if data := wr.Inline(); data != nil {
-		memory.Inline(data).Read(b[h:h+n], sum)
-	} else if status := q.e.regions.Gather(b[h:h+n], q.h.PD(), wr.SGList, 0, sum); status != verbs.WCSuccess {
+	if status := q.e.regions.Gather(b[h:h+n], q.h.PD(), wr.SGList, 0, sum); status != verbs.WCSuccess {
 		q.out.Drop()
 		return status
 	}
