@@ -559,3 +559,35 @@ func FuzzBackend(f *testing.F) {
 		}
 	})
 }
+
+// TestBackendScattered: a peer that writes single bytes far from each other, faster than the
+// backend takes them, makes this side hold little memory.
+func TestBackendScattered(t *testing.T) {
+	a, b := onPipe(t)
+	release := make(chan struct{})
+	sb := newStore(1 << 20)
+	sb.before = func(_ bool, _ int64, n int) (int, error) {
+		<-release
+		return n, nil
+	}
+	p := connectBacks(t, a, b, newStore(1), sb, verbs.IWARP)
+	const writes = 1000
+	before := heap()
+	for i := range writes {
+		ok(t, p.qa.QP().PostSend(&verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendInline | verbs.SendSignaled, InlineData: []byte{1},
+			RemoteAddr: p.mb.Addr() + uint64(2*i), RKey: p.mb.RKey()}))
+		poll(t, p.qa.QP().SendCQ())
+	}
+	if grown := heap() - before; grown > 32<<20 {
+		t.Errorf("%d writes of a byte hold %d MiB", writes, grown>>20)
+	}
+	close(release)
+}
+
+// heap returns the bytes in use.
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}

@@ -145,6 +145,15 @@ func (b *backing) alloc(n int) staging {
 	return staging{b: make([]byte, n)}
 }
 
+// allocPart is alloc for data that may be the only one at its place: a peer that writes single
+// bytes all over a region would otherwise get a chunk for each.
+func (b *backing) allocPart(n int) staging {
+	if b.stager != nil {
+		return b.alloc(n)
+	}
+	return staging{b: make([]byte, n)}
+}
+
 // staging is memory that a backend copies from or to.
 type staging struct {
 	b      []byte

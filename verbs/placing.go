@@ -1,6 +1,9 @@
 package verbs
 
-import "sync"
+import (
+	"sync"
+	"unsafe"
+)
 
 // This file has the incoming side of regions with a backend: data that a provider places, and what
 // it reads for responses. A provider works with the QP locked, and a backend may be slow. The data
@@ -8,9 +11,12 @@ import "sync"
 // lock. Completions wait until the bytes before them have arrived. A provider must make its
 // acknowledgements wait too: see QPHandle.Placing.
 
-// maxPlacing is the number of bytes in staging memory, of one QP, from which on
+// maxPlacing is the number of bytes of staging memory and jobs, of one QP, from which on
 // QPHandle.PlacingFull makes the provider wait.
 const maxPlacing = 4 << 20
+
+// jobSize is what a job counts beside its staging memory, in bytes.
+const jobSize = int(unsafe.Sizeof(placeJob{}))
 
 // Placer says for what a provider places data.
 type Placer uint8
@@ -38,7 +44,7 @@ type placing struct {
 	issued  uint64 // number of the last job
 	writes  uint64 // number of the last job that is a write
 	done    uint64 // number of the last job that is complete or dropped
-	staged  int    // bytes of writes that are not complete
+	staged  int    // bytes of staging memory and jobs of writes that are not complete
 	held    []heldWC
 
 	fetched fetch
@@ -120,32 +126,38 @@ func (qp *QP) addJob(j placeJob) (number uint64) {
 func (h QPHandle) Place(mr *MR, off int64, src []byte, by Placer, psn uint32) {
 	qp, p := h.qp, h.qp.placing()
 	for len(src) > 0 {
-		room := p.extend(mr, off, by)
-		if room == nil {
-			mem := mr.backing.alloc(min(stagingChunk, mr.backing.length))
-			room, mem.b = mem.b, mem.b[:0]
+		j := p.continued(mr, off, by)
+		if j == nil || len(j.mem.b) == cap(j.mem.b) {
+			// Data that continues other data has more behind it.
+			var mem staging
+			if j != nil {
+				mem = mr.backing.alloc(min(stagingChunk, mr.backing.length))
+			} else {
+				mem = mr.backing.allocPart(min(len(src), stagingChunk))
+			}
+			mem.b = mem.b[:0]
+			p.staged += cap(mem.b) + jobSize
 			p.writes = qp.addJob(placeJob{kind: jobWrite, mr: mr, off: off, mem: mem, by: by, psn: psn})
+			j = &p.jobs[len(p.jobs)-1]
 		}
-		n := copy(room, src)
-		j := &p.jobs[len(p.jobs)-1]
-		j.mem.b = j.mem.b[:len(j.mem.b)+n]
+		b := j.mem.b
+		n := copy(b[len(b):cap(b)], src)
+		j.mem.b = b[:len(b)+n]
 		src, off = src[n:], off+int64(n)
-		p.staged += n
 	}
 	qp.reportFlags |= reportsHeld
 }
 
-// extend returns the free part of the last job's staging memory, if data at off continues it.
-func (p *placing) extend(mr *MR, off int64, by Placer) []byte {
+// continued returns the last job, if data at off continues it.
+func (p *placing) continued(mr *MR, off int64, by Placer) *placeJob {
 	if len(p.jobs) == 0 {
 		return nil
 	}
 	j := &p.jobs[len(p.jobs)-1]
-	b := j.mem.b
-	if j.kind != jobWrite || j.mr != mr || j.by != by || j.off+int64(len(b)) != off || len(b) == cap(b) {
+	if j.kind != jobWrite || j.mr != mr || j.by != by || j.off+int64(len(j.mem.b)) != off {
 		return nil
 	}
-	return b[len(b):cap(b)]
+	return j
 }
 
 // Placing reports whether data that was placed has not arrived in its backend. Nothing may be
@@ -271,7 +283,7 @@ func (qp *QP) place() {
 // placed ends a write.
 func (qp *QP) placed(j *placeJob, err error) {
 	p := qp.extra.placing
-	p.staged -= len(j.mem.b)
+	p.staged -= cap(j.mem.b) + jobSize
 	p.room.Broadcast()
 	j.mem.free()
 	if err != nil {
