@@ -392,14 +392,16 @@ static void test_datagrams(void)
 	OK(x >= 0 && !rbind(x, (struct sockaddr *)&any, n) && !rgetsockname(x, (struct sockaddr *)&any, &n) && any.sin6_port);
 	a = addr;
 	a.sin_port = any.sin6_port;
-	for (int i = 0; i < 3; i++) {
+	// The first answers may be UDP datagrams, whose source the machine chooses.
+	from.sin_addr.s_addr = 0;
+	for (int i = 0; i < 3 || from.sin_addr.s_addr != addr.sin_addr.s_addr; i++) {
+		OK(i < 1000);
 		n = sizeof peer;
 		OK(rsendto(y, "ping", 4, 0, (struct sockaddr *)&a, sizeof a) == 4);
 		OK(rrecvfrom(x, buf, sizeof buf, 0, (struct sockaddr *)&peer, &n) == 4 && peer.sin6_port == b.sin_port);
 		OK(rsendto(x, "pong", 4, 0, (struct sockaddr *)&peer, n) == 4);
 		n = sizeof from;
 		OK(rrecvfrom(y, buf, sizeof buf, 0, (struct sockaddr *)&from, &n) == 4 && from.sin_port == a.sin_port);
-		OK(from.sin_addr.s_addr == addr.sin_addr.s_addr);
 	}
 	OK(!rclose(x) && !rclose(y));
 }
