@@ -69,32 +69,37 @@ func (f *Device) act(a *active, qp uint32) (n uint64, err error) {
 	return n, nil
 }
 
-// each calls do with the QPs of a rule: that of the request that nth counted, that which the rule
-// names, or all. It returns the number of QPs for which do returned no error.
+// each calls do with the QPs of a rule: the one of the request that nth counted, the one that the
+// rule names, or all. It returns the number of QPs for which do returned no error.
 func (f *Device) each(a *active, qp uint32, do func(*verbs.QP) error) (n uint64, err error) {
 	if qp == 0 {
 		qp = a.sel.qp
 	}
-	var first error
-	for _, q := range f.inj.QPs() {
-		if qp != 0 && q.Num() != qp {
+	return hit(f.inj.QPs(), "QP", qp, (*verbs.QP).Num, do)
+}
+
+// hit calls do with the object that has a number, or with all for 0. It returns the number of
+// objects for which do returned no error; if there are none, the first error.
+func hit[T any](all []T, what string, number uint32, numberOf func(T) uint32, do func(T) error) (n uint64, err error) {
+	for _, o := range all {
+		if number != 0 && numberOf(o) != number {
 			continue
 		}
-		if err := do(q); err == nil {
+		if failed := do(o); failed == nil {
 			n++
-		} else if first == nil {
-			first = err
+		} else if err == nil {
+			err = failed
 		}
 	}
 	switch {
 	case n > 0:
 		return n, nil
-	case first != nil:
-		return 0, first
-	case qp != 0:
-		return 0, fmt.Errorf("the device has no QP %#x", qp)
+	case err != nil:
+		return 0, err
+	case number != 0:
+		return 0, fmt.Errorf("the device has no %s %#x", what, number)
 	}
-	return 0, errors.New("the device has no QP")
+	return 0, fmt.Errorf("the device has no %s", what)
 }
 
 // stall stops the CQs of a QP for a time.
@@ -137,24 +142,5 @@ func (f *Device) raise(a *active, qp uint32, port uint8) (uint64, error) {
 
 // revoke revokes the region with an lkey, or with 0 all regions.
 func (f *Device) revoke(lkey uint32) (n uint64, err error) {
-	var first error
-	for _, mr := range f.inj.MRs() {
-		if lkey != 0 && mr.LKey() != lkey {
-			continue
-		}
-		if err := f.inj.RevokeMR(mr); err == nil {
-			n++
-		} else if first == nil {
-			first = err
-		}
-	}
-	switch {
-	case n > 0:
-		return n, nil
-	case first != nil:
-		return 0, first
-	case lkey != 0:
-		return 0, fmt.Errorf("the device has no region with lkey %#x", lkey)
-	}
-	return 0, errors.New("the device has no region")
+	return hit(f.inj.MRs(), "region", lkey, (*verbs.MR).LKey, f.inj.RevokeMR)
 }

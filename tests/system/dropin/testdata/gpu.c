@@ -2,7 +2,7 @@
 //
 //	gpu ask [FILE]               asks as NCCL, UCX, perftest and NVSHMEM do, and registers as they do
 //	gpu server ADDR PORT HOW     the passive side of a transfer
-//	gpu client ADDR PORT move    moves data between GPUs, and between GPU and processor, and verifies it
+//	gpu client ADDR PORT move    moves data between GPUs and processor, and verifies it
 //	gpu client ADDR PORT destroy     destroys its CUDA context while it writes
 //	gpu client ADDR PORT destroyed   the server destroys its context meanwhile
 //	gpu client ADDR PORT fail        a copy of the server fails
