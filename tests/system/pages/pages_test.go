@@ -59,15 +59,12 @@ func newMachine(t *testing.T, suite string, clone bool) *machine {
 	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(m.temp, 0o777), os.Chmod(m.temp, 0o777|os.ModeSticky)); err != nil {
 		t.Fatal(err)
 	}
-	if m.root, err = debianroot.New(root, suite, []string{"sudo", "mount", "ca-certificates"}); err != nil {
+	if m.root, err = debianroot.New(root, suite, []string{"sudo", "mount"}); err != nil {
 		t.Fatal(err)
 	}
 	const repository = "/srv/softrnic.git"
 	command(t, "git", "clone", "-q", "--bare", top, root+repository)
 	command(t, "mkdir", "-p", root+home)
-	// Where this machine reaches others through a proxy of its own, so must that one.
-	command(t, "cp", "-a", "/usr/local/share/ca-certificates", root+"/usr/local/share/")
-	command(t, "chroot", root, "update-ca-certificates")
 	host, err := os.Hostname()
 	if err != nil {
 		t.Fatal(err)
@@ -130,15 +127,17 @@ func (m *machine) run(t *testing.T, p part, dir, block string) {
 		}
 		return
 	}
-	cmd := m.paste(dir, first)
+	cmd := m.paste(dir, "stdbuf -oL "+first) // line by line, as in a terminal
 	said, ended := proc.Start(t, cmd)
+	end := func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	if err := said.WaitFor(server.ready, ended); err != nil {
+		end()
 		t.Fatalf("%s: %v\n%s", first, err, said.String())
 	}
 	out, err := m.paste(dir, second).CombinedOutput()
 	t.Logf("%s%s", second, tail(out))
 	if err != nil || server.stays {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGINT)
+		end()
 	}
 	serverErr := <-ended
 	if err != nil || serverErr != nil && !server.stays {

@@ -158,6 +158,10 @@ func New(dir, release string, packages []string) (*Root, error) {
 	return &Root{dir: dir}, create(filepath.Dir(dir), filepath.Base(dir), release, packages)
 }
 
+// trust makes a root file system reach others through a proxy that only this machine's own
+// certificates vouch for.
+const trust = `cp -a /usr/local/share/ca-certificates "$1/usr/local/share/" && chroot "$1" update-ca-certificates`
+
 // create makes a root file system in the cache. mmdebstrap inherits the lock of the cache: if this
 // process is killed, others wait until mmdebstrap has ended.
 func create(cache, name, release string, packages []string, mutex ...*os.File) error {
@@ -177,7 +181,7 @@ func create(cache, name, release string, packages []string, mutex ...*os.File) e
 	cmd := exec.Command("mmdebstrap", "--quiet", "--mode=root", "--variant=apt", "--components=main,non-free",
 		"--aptopt=APT::Install-Recommends \"false\"", "--aptopt=Acquire::Languages \"none\"",
 		"--aptopt=Acquire::Check-Valid-Until \"false\"", "--dpkgopt=force-unsafe-io",
-		"--include="+strings.Join(packages, ","), release, root, "http://deb.debian.org/debian")
+		"--include=ca-certificates,"+strings.Join(packages, ","), "--customize-hook="+trust, release, root, "http://deb.debian.org/debian")
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
 	cmd.ExtraFiles = mutex
 	if out, err := cmd.CombinedOutput(); err != nil {
