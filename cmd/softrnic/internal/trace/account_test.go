@@ -72,6 +72,23 @@ func TestHealthy(t *testing.T) {
 			c.cm(1, &mad.REQ{LocalCommID: 11, LocalQPN: 0x13, StartingPSN: 100}) // a third process
 			c.cm(3, &mad.REJ{LocalCommID: 0, RemoteCommID: 11, Reason: mad.InvalidServiceID})
 		},
+		"a listener asks its requesters by one ID, before it accepts them": func(c *rc) {
+			ids := []uint32{10, 11, 12}
+			for _, id := range ids {
+				c.cm(id, &mad.REQ{LocalCommID: id, LocalQPN: id + 100, StartingPSN: 100})
+			}
+			for _, id := range ids {
+				c.cm(id, &mad.DREQ{LocalCommID: 20, RemoteCommID: id, RemoteQPN: id + 100})
+				c.cm(id+10, &mad.DREP{LocalCommID: id, RemoteCommID: 20})
+			}
+			for _, id := range ids {
+				c.cm(id+10, &mad.REP{LocalCommID: id + 20, RemoteCommID: id, LocalQPN: id + 200, StartingPSN: 200})
+				c.cm(id+20, &mad.RTU{LocalCommID: id, RemoteCommID: id + 20})
+			}
+			c.now += 20 * time.Second
+			c.cm(60, &mad.DREQ{LocalCommID: 30, RemoteCommID: 10, RemoteQPN: 110})
+			c.cm(61, &mad.DREP{LocalCommID: 10, RemoteCommID: 30})
+		},
 		"a second RNR NAK, when the wait for the first is over": func(c *rc) {
 			c.request(0, 5, wire.RCSendOnly, 8)
 			c.request(time.Microsecond, 6, wire.RCSendOnly, 8)

@@ -61,6 +61,10 @@ func (x *exchange) side(src netip.Addr, local uint32) int {
 	return 1
 }
 
+// begunBy reports whether an ID is that of the active side. The other side's ID may be in several
+// exchanges: a listener may use one to ask all requesters whether they exist.
+func (x *exchange) begunBy(k exchangeKey) bool { return k.node == x.active && k.id == x.activeID }
+
 // has returns when a message was first seen, from either side. The count is 0 if it was not.
 func (x *exchange) has(t mad.Attr) *seen {
 	s, o := x.at(0, t), x.at(1, t)
@@ -198,7 +202,7 @@ func (a *analysis) exchangeOf(f *frame, m mad.Message, t mad.Attr, local, remote
 	if sidr { // the answer only has the request's ID
 		x = a.exchanges[theirs]
 		mine = theirs
-	} else if y := a.exchanges[theirs]; y != nil && remote != 0 {
+	} else if y := a.exchanges[theirs]; y != nil && remote != 0 && (local == 0 || y.begunBy(mine) || y.begunBy(theirs)) {
 		if x == nil && local != 0 {
 			a.exchanges[mine] = y
 		}
