@@ -4,6 +4,7 @@ package interop
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,7 +15,6 @@ import (
 	"testing"
 
 	"github.com/softrnic/softrnic/link"
-	"github.com/softrnic/softrnic/link/capture"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/tests/captures"
 	"github.com/softrnic/softrnic/tests/system/internal/libraries"
@@ -26,11 +26,24 @@ func captured(t *testing.T, l link.Link) link.Link {
 	t.Helper()
 	file := filepath.Join(t.ArtifactDir(), "capture.pcapng")
 	t.Cleanup(func() { wellFormed(t, file) })
-	c, err := capture.Create(l, file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return captureTo(t, file, l)
+}
+
+// traceBridge captures what crosses the bridge of a network until the test ends. softrnic trace
+// must then find nothing wrong.
+func traceBridge(t *testing.T, n *peer.Netns) {
+	t.Helper()
+	file := filepath.Join(t.ArtifactDir(), fmt.Sprintf("bridge-%d.pcapng", n.MTU))
+	const buffer = "64" // MiB
+	capturing := startProcess(t, n.Command(context.Background(), "dumpcap", "-q", "-B", buffer, "-i", n.Bridge, "-w", file))
+	capturing.await(t, "File:")
+	t.Cleanup(func() {
+		if err := capturing.cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Error(err)
+		}
+		<-capturing.ended
+		traced(t, file, 0)
+	})
 }
 
 // captureDir returns a directory of captures that wellFormed checks together at the end of the

@@ -4,6 +4,7 @@ package interop
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,8 +17,8 @@ import (
 )
 
 // TestContractOfLinux runs the program of TestContract in tests/system/dropin on rxe.
-// testdata/contract_rxe.txt in that directory lists the differences to SoftRNIC; SOFTRNIC_REPORT=1
-// writes it.
+// testdata/contract_rxe-LINUX.txt in that directory lists the differences to SoftRNIC, by the row of
+// the table of kernels; SOFTRNIC_REPORT=1 writes it.
 func TestContractOfLinux(t *testing.T) {
 	gate.System(t)
 	p := cmPeer(t, 2, verbs.RoCEv2)
@@ -46,7 +47,7 @@ func TestContractOfLinux(t *testing.T) {
 		}
 	}
 	t.Logf("exit status %d\n%s", code, got.String())
-	const file = testdata + "contract_rxe.txt"
+	file := fmt.Sprintf("%scontract_rxe-%v.txt", testdata, p.Kernel.Linux)
 	if os.Getenv("SOFTRNIC_REPORT") != "" {
 		if err := os.WriteFile(file, []byte(got.String()), 0o644); err != nil {
 			t.Fatal(err)

@@ -185,6 +185,9 @@ func TestDropin(t *testing.T) {
 	gate.System(t)
 	saveTable(t)
 	l := dropinLab{libs: buildLibraries(t)}
+	if !gate.InLong() {
+		traceBridge(t, cmPeer(t, 2, verbs.RoCEv2).Netns)
+	}
 	for _, l.transport = range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
 		l.peer = cmPeer(t, 2, l.transport)
 		for i, f := range debianPrograms() {

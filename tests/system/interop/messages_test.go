@@ -44,6 +44,9 @@ func TestSocketsMessages(t *testing.T) {
 		return
 	}
 	program := testBinary(t)
+	if !gate.InLong() {
+		traceBridge(t, cmPeer(t, 2, verbs.RoCEv2).Netns)
+	}
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
 		l := socketsLab{program: program, peer: cmPeer(t, 2, transport)}
 		for _, l.ipv6 = range []bool{false, true} {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -21,16 +22,20 @@ type streamLab struct {
 	program string
 }
 
-// command returns the program, with the node's flags after args.
-func (l streamLab) command(ctx context.Context, args string) *exec.Cmd {
-	args += fmt.Sprintf(" --counters --link stream:%s --addr %s --mtu %d", l.peer.Socket(), softrnicCIDR4, l.peer.MTU)
+// command returns the program, with the node's flags after args. softrnic trace checks its packets
+// after the test.
+func (l streamLab) command(ctx context.Context, t *testing.T, args string) *exec.Cmd {
+	t.Helper()
+	capture := filepath.Join(forNobody(t), "capture.pcapng")
+	t.Cleanup(func() { traced(t, capture, 0) })
+	args += fmt.Sprintf(" --counters --link stream:%s --addr %s --mtu %d --capture %s", l.peer.Socket(), softrnicCIDR4, l.peer.MTU, capture)
 	return exec.CommandContext(ctx, "setpriv", asNobody(l.program, args)...)
 }
 
 // softrnic starts it.
 func (l streamLab) softrnic(ctx context.Context, t *testing.T, args string) *process {
 	t.Helper()
-	return startProcess(t, l.command(ctx, args))
+	return startProcess(t, l.command(ctx, t, args))
 }
 
 // newStreamLab boots a peer with one of the transports.
@@ -95,7 +100,7 @@ func (l streamLab) mckeySends(t *testing.T) {
 func (l streamLab) mckeyReceives(t *testing.T) {
 	tries(t, func() bool {
 		return mckeyFromKernel(t, l.peer, fmt.Sprintf("%s -b %v -s", streamMckey, l.peer.Addr4()), func(ctx context.Context) *exec.Cmd {
-			return l.command(ctx, streamMckey)
+			return l.command(ctx, t, streamMckey)
 		})
 	})
 }

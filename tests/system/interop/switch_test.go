@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -37,7 +38,9 @@ func TestSwitch(t *testing.T) {
 			for _, p := range peers {
 				useTransport(t, p, transport)
 			}
-			node := start(fmt.Sprintf("serve --log-level info --counters --link shm --addr %s --mtu %d", softrnicCIDR4, peers[0].MTU))
+			capture := filepath.Join(forNobody(t), "capture.pcapng")
+			node := start(fmt.Sprintf("serve --log-level info --counters --link shm --addr %s --mtu %d --capture %s", softrnicCIDR4,
+				peers[0].MTU, capture))
 			node.await(t, "msg=serving")
 			run := func(p *peer.Peer, command string) {
 				out, code, err := rpingClient(ctx, p, command) // or another program
@@ -84,6 +87,7 @@ func TestSwitch(t *testing.T) {
 			}
 			<-node.ended
 			node.noDamage(t)
+			traced(t, capture, 0)
 			if transport == verbs.RoCEv2 && node.count("rcvd_pkts") == 0 {
 				t.Errorf("the node has received no packets:\n%s", tailOf(node.stderr.String(), 2000))
 			}

@@ -136,6 +136,7 @@ func (l tlsLab) client(t *testing.T, own string) {
 	if seen, err := os.ReadFile(clearSide); err != nil || !bytes.Contains(seen, []byte("rdma-ping-")) {
 		t.Errorf("between stunnel and siw no data is seen, %v: the search is wrong", err)
 	}
+	traced(t, clearSide, 3)
 	// In TLS 1.3 the client has sent MPA's request before it is refused. stunnel closes its socket
 	// with that unread, so that TCP may reset the connection before the alert arrives.
 	refused := l.softrnic(ctx, t, fmt.Sprintf("-c -a %s -p 7500 -C 1", stunnelAddr))

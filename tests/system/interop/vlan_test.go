@@ -104,6 +104,7 @@ func TestVLAN(t *testing.T) {
 			_ = host.Close()
 			checkTags(t, file, fmt.Sprintf("tcp && vlan.id == %d", v.id), []string{"eth.src", "vlan.priority"}, map[string]bool{
 				softrnicMAC.String() + "|0": true, p.MAC().String() + "|2": true})
+			traced(t, file, 0)
 			if n := len(tshark(t, file, "-Y", "tcp && frame.len > 4218")); n != 0 {
 				t.Errorf("frames longer than the MTU: %d bytes of them", n)
 			}

@@ -121,6 +121,9 @@ func TestWireGuard(t *testing.T) {
 	}
 	<-capturing.ended
 	wgCaptured(t, outside, inside+"0.pcapng")
+	for i := range 4 {
+		traced(t, fmt.Sprintf("%s%d.pcapng", inside, i), 0)
+	}
 	if os.Getenv("SOFTRNIC_REPORT") == "1" {
 		for from, to := range map[string]string{outside: wgOutside, inside + "0.pcapng": wgInside} {
 			if out, err := exec.Command("editcap", "-r", from, to, "1-80").CombinedOutput(); err != nil {

@@ -89,6 +89,14 @@ func TestHealthy(t *testing.T) {
 			c.cm(60, &mad.DREQ{LocalCommID: 30, RemoteCommID: 10, RemoteQPN: 110})
 			c.cm(61, &mad.DREP{LocalCommID: 10, RemoteCommID: 30})
 		},
+		"one packet is repeated as a probe, and new ones follow before it is answered": func(c *rc) {
+			for psn := range uint32(3) {
+				c.request(time.Microsecond, 5+psn, wire.RCSendOnly, 8)
+			}
+			c.request(20*ms, 5, wire.RCSendOnly, 8)
+			c.request(5*ms, 8, wire.RCSendOnly, 8)
+			c.answer(5*ms, 8, wire.AckUnlimited, 4)
+		},
 		"a second RNR NAK, when the wait for the first is over": func(c *rc) {
 			c.request(0, 5, wire.RCSendOnly, 8)
 			c.request(time.Microsecond, 6, wire.RCSendOnly, 8)
