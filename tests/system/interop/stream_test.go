@@ -5,6 +5,7 @@ package interop
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -29,7 +30,10 @@ func (l streamLab) command(ctx context.Context, t *testing.T, args string) *exec
 	capture := filepath.Join(forNobody(t), "capture.pcapng")
 	t.Cleanup(func() { traced(t, capture, 0) })
 	args += fmt.Sprintf(" --counters --link stream:%s --addr %s --mtu %d --capture %s", l.peer.Socket(), softrnicCIDR4, l.peer.MTU, capture)
-	return exec.CommandContext(ctx, "setpriv", asNobody(l.program, args)...)
+	cmd := exec.CommandContext(ctx, "setpriv", asNobody(l.program, args)...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that the capture is complete
+	cmd.WaitDelay = patience
+	return cmd
 }
 
 // softrnic starts it.
