@@ -30,7 +30,8 @@ What Linux's software devices do where they differ from the standards or from ea
 the table of kernels in tests/system/interop/peer and from the reports beside this page:
 
 ` + "```\ngo test ./tests/system/interop/peer -run '^TestPage$' -update\n```\n\n" +
-		"A trait was seen on a machine of that version where a cell says yes. An empty cell says nothing.\n\n")
+		"A trait was seen on a machine of that version where a cell says yes. An empty cell says nothing. What libibverbs' manual pages\n" +
+		"promise and rxe does not do is in [SUITES.md](../../system/dropin/SUITES.md#behaviour-that-the-manual-pages-specify).\n\n")
 	fmt.Fprintf(&b, "| trait |%s\n|---|%s\n", columns(func(k Kernel) string { return fmt.Sprintf("%v, rdma-core %v", k.Linux, k.RDMACore) }),
 		columns(func(Kernel) string { return "---" }))
 	var traits []Trait
