@@ -16,9 +16,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestContractOfLinux runs the program of TestContract in tests/system/dropin on rxe. For each row of
-// the table of kernels, testdata/contract_rxe-LINUX.txt in that directory lists the differences to
-// SoftRNIC; SOFTRNIC_REPORT=1 writes it.
+// TestContractOfLinux runs the program of TestContract in tests/system/dropin on rxe. For each row
+// of the table of kernels, testdata/contract_rxe-LINUX.txt in that directory lists the differences
+// to SoftRNIC; SOFTRNIC_REPORT=1 writes it.
 func TestContractOfLinux(t *testing.T) {
 	gate.System(t)
 	p := cmPeer(t, 2, verbs.RoCEv2)
