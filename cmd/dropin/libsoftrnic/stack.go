@@ -76,6 +76,7 @@ func (s *state) open() error {
 
 func (s *state) doOpen() (err error) {
 	C.fault_restore_stacks()
+	inheritEnvironment()
 	inContainer, err := dropin.EnterContainer(directory())
 	if err != nil {
 		return err

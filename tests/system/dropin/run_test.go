@@ -165,6 +165,33 @@ func TestRunPreloadFortified(t *testing.T) {
 	}
 }
 
+// TestRunScript: a script without a line with #! is run by a shell, as env does, whether softrnic run
+// becomes the program or waits for it.
+func TestRunScript(t *testing.T) {
+	gate.System(t)
+	dir := shared(t)
+	script := filepath.Join(dir, "script")
+	if err := os.WriteFile(script, []byte("echo $# $1\nexit 3\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, sysfs := range []string{"off", "auto", "preload"} {
+		cmd := runner(t.Context(), t, dir, "--link pipe --addr 10.9.0.1/24 --sysfs "+sysfs, script, "an argument")
+		if out, _ := cmd.CombinedOutput(); string(out) != "1 an argument\n" || cmd.ProcessState.ExitCode() != 3 {
+			t.Errorf("--sysfs %s: exit status %d\n%s", sysfs, cmd.ProcessState.ExitCode(), out)
+		}
+	}
+}
+
+// TestEnvironment runs testdata/title.c, which describes its checks: devices have the settings that
+// the environment has when the program opens them.
+func TestEnvironment(t *testing.T) {
+	gate.System(t)
+	n := &node{env: []string{"SOFTRNIC_LINK=pipe", "XDG_RUNTIME_DIR=" + shared(t)}}
+	if out, err := n.program(t.Context(), t, compile(t, "title"), "10.9.0.7/24").CombinedOutput(); err != nil {
+		t.Errorf("no device has the address: %v\n%s", err, out)
+	}
+}
+
 // A program built for musl is refused, with the reason.
 func TestRunRefusesMusl(t *testing.T) {
 	gate.System(t)

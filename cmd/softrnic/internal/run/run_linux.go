@@ -121,7 +121,18 @@ func (c *Command) exec(env []string) error {
 	if err == nil {
 		err = syscall.Exec(file, c.Program, env)
 	}
+	if errors.Is(err, syscall.ENOEXEC) {
+		err = syscall.Exec(shell, asScript(file, c.Program), env)
+	}
 	return notRun(err)
+}
+
+const shell = "/bin/sh"
+
+// asScript returns the arguments of a shell that runs a file which the kernel does not, as it has no
+// line with #!. POSIX's execvp does so too, and thus env and sudo.
+func asScript(file string, program []string) []string {
+	return append([]string{shell, file}, program[1:]...)
 }
 
 // The exit statuses of shells for a program that cannot be run.
@@ -257,7 +268,13 @@ func wait(e *cli.Env, cmd *exec.Cmd) error {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
 	defer signal.Stop(signals)
-	if err := cmd.Start(); err != nil {
+	err := cmd.Start()
+	if errors.Is(err, syscall.ENOEXEC) {
+		cmd = &exec.Cmd{Path: shell, Args: asScript(cmd.Path, cmd.Args), Env: cmd.Env, SysProcAttr: cmd.SysProcAttr, Stdin: cmd.Stdin,
+			Stdout: cmd.Stdout, Stderr: cmd.Stderr}
+		err = cmd.Start()
+	}
+	if err != nil {
 		return notRun(err)
 	}
 	ended := make(chan error, 1)
