@@ -6,6 +6,8 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"reflect"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -95,5 +97,19 @@ func main() {
 }
 
 func runCommandLine(ctx context.Context, args []string, e *cli.Env) int {
-	return cli.Run(ctx, args, e, new(commands), overview)
+	return cli.Run(ctx, args, e, grammar(args), overview)
+}
+
+// grammar returns a struct with the command that args name, or with all. The description of all
+// commands, which kong makes first, takes longer than some commands run.
+func grammar(args []string) any {
+	all, version := reflect.TypeFor[commands](), reflect.TypeFor[kong.VersionFlag]()
+	for i := range all.NumField() {
+		f := all.Field(i)
+		if len(args) > 0 && f.Type != version && strings.ToLower(f.Name) == args[0] {
+			flag, _ := all.FieldByName("Version")
+			return reflect.New(reflect.StructOf([]reflect.StructField{f, flag})).Interface()
+		}
+	}
+	return new(commands)
 }

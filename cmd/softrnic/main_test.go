@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"syscall"
@@ -187,6 +189,22 @@ func TestFullDisk(t *testing.T) {
 		code := runCommandLine(t.Context(), strings.Fields(args), &cli.Env{Stdout: full{}, Stderr: &errs})
 		if code != cli.ExitFailed || errs.String() != "softrnic: no space left on device\n" {
 			t.Errorf("%s: exit code %d, stderr %q", args, code, errs.String())
+		}
+	}
+}
+
+// TestCommandAlone: a command reads its arguments and prints its help as if all commands were
+// described.
+func TestCommandAlone(t *testing.T) {
+	for f := range reflect.TypeFor[commands]().Fields() {
+		name := strings.ToLower(f.Name)
+		for _, args := range [][]string{{name, "--help"}, {name, "--no-such-flag"}} {
+			alone, all := new(bytes.Buffer), new(bytes.Buffer)
+			code := cli.Run(t.Context(), args, &cli.Env{Stdout: alone, Stderr: alone}, grammar(args), overview)
+			want := cli.Run(t.Context(), args, &cli.Env{Stdout: all, Stderr: all}, new(commands), overview)
+			if code != want || alone.String() != all.String() {
+				t.Errorf("%v: %d\n%swant %d\n%s", args, code, alone, want, all)
+			}
 		}
 	}
 }

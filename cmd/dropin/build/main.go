@@ -39,6 +39,7 @@ import (
 	"strings"
 
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
+	"github.com/softrnic/softrnic/cmd/internal/namespace"
 )
 
 // sanitize is a sanitizer of gcc, or empty.
@@ -136,6 +137,11 @@ func build(out string, engine bool) error {
 	}
 	unwind := filepath.Join(root, "cmd", "dropin", "libsoftrnic", "unwind", "unwind.c")
 	if err := shared(out, dropin.SocketsLibrary, filepath.Join(root, "cmd", "dropin", "libsockets", "preload.c"), unwind, "-ldl"); err != nil {
+		return err
+	}
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(out, namespace.Program), "./cmd/dropin/namespace")
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	if err := run(cmd); err != nil {
 		return err
 	}
 	for _, lib := range dropin.Providers {

@@ -9,14 +9,7 @@ import (
 	"strings"
 
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
-)
-
-// The directories of sysfs to which only a card adds entries.
-const (
-	sysBus   = "sys/bus"
-	pciBus   = sysBus + "/pci"
-	classNet = sysClass + "/net"
-	classPCI = sysClass + "/pci_bus"
+	"github.com/softrnic/softrnic/cmd/internal/namespace"
 )
 
 // slot is the place of a card: alone on the bus of a root port, which is alone on a host bridge.
@@ -31,7 +24,7 @@ type slot struct {
 // rails are spread over the machine's NUMA nodes.
 func freeSlot(rail, rails int) (s slot, err error) {
 	has := func(bus int) bool {
-		for _, name := range []string{sysDevices + "/pci0000:%02x", classPCI + "/0000:%02x"} {
+		for _, name := range []string{namespace.Devices + "/pci0000:%02x", namespace.ClassPCI + "/0000:%02x"} {
 			if _, err := os.Stat("/" + fmt.Sprintf(name, bus)); err == nil {
 				return true
 			}
@@ -46,11 +39,11 @@ func freeSlot(rail, rails int) (s slot, err error) {
 		}
 	}
 	s.bus = s.bridge + 1
-	const nodes = "/" + sysDevices + "/system/node"
+	const nodes = "/" + namespace.Devices + "/system/node"
 	online, _ := os.ReadFile(nodes + "/online") // without NUMA there is none
 	list := numbers(string(online))
 	if len(list) == 0 {
-		cpus, err := os.ReadFile("/" + sysDevices + "/system/cpu/online")
+		cpus, err := os.ReadFile("/" + namespace.Devices + "/system/cpu/online")
 		s.node, s.cpus, s.cpuMask = -1, strings.TrimSpace(string(cpus)), ""
 		return s, err
 	}
@@ -85,7 +78,7 @@ func numbers(list string) (all []int) {
 }
 
 func (s *slot) rootPort() string {
-	return fmt.Sprintf("%[1]s/pci0000:%02[2]x/0000:%02[2]x:00.0", sysDevices, s.bridge)
+	return fmt.Sprintf("%[1]s/pci0000:%02[2]x/0000:%02[2]x:00.0", namespace.Devices, s.bridge)
 }
 
 func (s *slot) address(function int) string { return fmt.Sprintf("0000:%02x:00.%d", s.bus, function) }
@@ -125,10 +118,10 @@ func (t *tree) addFunction(path string, f function, s *slot) {
 		}
 	}
 	t.binary[path+"/config"] = f.config(s)
-	t.link(path+"/subsystem", pciBus)
-	t.link(path+"/driver", pciBus+"/drivers/"+f.driver)
-	t.link(pciBus+"/drivers/"+f.driver+"/"+address, path)
-	t.link(pciBus+"/devices/"+address, path)
+	t.link(path+"/subsystem", namespace.PCIBus)
+	t.link(path+"/driver", namespace.PCIBus+"/drivers/"+f.driver)
+	t.link(namespace.PCIBus+"/drivers/"+f.driver+"/"+address, path)
+	t.link(namespace.PCIBus+"/devices/"+address, path)
 }
 
 // Registers of the configuration space (PCI Local Bus 3.0 §6.1, PCI Express Base 4.0 §7.5).
@@ -176,10 +169,10 @@ func (t *tree) addCard(c *dropin.Card, s *slot, functions int) (paths []string) 
 	t.addFunction(root, port, s)
 	bus := fmt.Sprintf("0000:%02x", s.bus)
 	t.files[root+"/pci_bus/"+bus+"/cpulistaffinity"] = s.cpus
-	t.link(classPCI+"/"+bus, root+"/pci_bus/"+bus)
+	t.link(namespace.ClassPCI+"/"+bus, root+"/pci_bus/"+bus)
 	bus = fmt.Sprintf("0000:%02x", s.bridge)
 	t.files[filepath.Dir(root)+"/pci_bus/"+bus+"/cpulistaffinity"] = s.cpus
-	t.link(classPCI+"/"+bus, filepath.Dir(root)+"/pci_bus/"+bus)
+	t.link(namespace.ClassPCI+"/"+bus, filepath.Dir(root)+"/pci_bus/"+bus)
 	for i := range functions {
 		path := root + "/" + s.address(i)
 		t.addFunction(path, function{vendor: c.Vendor, device: c.Device, subVendor: c.SubVendor, subDevice: c.SubDevice,
@@ -192,7 +185,7 @@ func (t *tree) addCard(c *dropin.Card, s *slot, functions int) (paths []string) 
 // addInterface shows a network interface of the kernel as that of a card's function. Its files are
 // links to the kernel's. If another card has it, too, /sys/class/net keeps the first.
 func (t *tree) addInterface(path, name string) error {
-	kernel, err := filepath.EvalSymlinks("/" + classNet + "/" + name)
+	kernel, err := filepath.EvalSymlinks("/" + namespace.ClassNet + "/" + name)
 	if err != nil {
 		return nil // the link is no interface of the kernel
 	}
@@ -204,10 +197,10 @@ func (t *tree) addInterface(path, name string) error {
 	for _, e := range entries {
 		t.links[at+"/"+e.Name()] = filepath.Join(kernel, e.Name())
 	}
-	t.link(at+"/subsystem", classNet)
+	t.link(at+"/subsystem", namespace.ClassNet)
 	t.link(at+"/device", path)
-	if _, ok := t.links[classNet+"/"+name]; !ok {
-		t.link(classNet+"/"+name, at)
+	if _, ok := t.links[namespace.ClassNet+"/"+name]; !ok {
+		t.link(namespace.ClassNet+"/"+name, at)
 	}
 	return nil
 }

@@ -43,11 +43,14 @@ func (c *Command) describeContainer(e *cli.Env) (err error) {
 	if c.Tree != "" && !slices.ContainsFunc(cfg.Rails, follows) {
 		return printTree(e, c.Tree) // another node would take another address
 	}
-	t, err := gather(e, &cfg, "", true, true)
+	t, err := gather(e, &cfg, "", true)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.of.leave()) }()
+	if err := t.keepKernels(); err != nil {
+		return err
+	}
 	tree := c.Tree
 	if tree == "" {
 		tree = filepath.Join(parent, t.hash())

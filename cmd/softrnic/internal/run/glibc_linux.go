@@ -2,9 +2,9 @@ package run
 
 import (
 	"debug/elf"
-	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path"
 	"strings"
@@ -49,20 +49,22 @@ func linkerOf(file string) string {
 // missingProviders returns the directories of the vendors' libraries that the dynamic linker does
 // not find.
 func missingProviders(libs string) (dirs []string) {
-	linker := linkerOf("/bin/sh")
+	const program = "/bin/sh"
+	linker := linkerOf(program)
 	if linker == "" {
 		return nil // not a system with shared libraries
 	}
+	// The linker lists the libraries that it would preload, and leaves out those that it lacks.
+	cmd := exec.Command(linker, "--list", program)
+	cmd.Env = append(os.Environ(), "LD_PRELOAD="+strings.Join(dropin.Providers, " "))
+	list, err := cmd.Output()
+	if err != nil {
+		return nil
+	}
 	for _, lib := range dropin.Providers {
-		cmd := exec.Command(linker, "--verify", lib)
-		var exit *exec.ExitError
-		if err := cmd.Run(); errors.As(err, &exit) && exit.ExitCode() == linkerFindsNone {
+		if !strings.Contains(string(list), "\t"+lib+" => ") {
 			dirs = append(dirs, dropin.ProviderDir(libs, lib))
 		}
 	}
 	return dirs
 }
-
-// linkerFindsNone is the exit status of glibc's dynamic linker with --verify for a library that it
-// cannot load. The status for a loadable library is 2, as it is not a program.
-const linkerFindsNone = 1

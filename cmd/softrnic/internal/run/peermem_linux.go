@@ -6,13 +6,11 @@ import (
 	"strings"
 
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
+	"github.com/softrnic/softrnic/cmd/internal/namespace"
 )
 
-const (
-	sysModule = "sys/module"
-	// By this file NCCL, UCX, NVSHMEM and others know that cards reach the memory of NVIDIA's GPUs.
-	peermem = sysModule + "/nvidia_peermem/version"
-)
+// By this file NCCL, UCX, NVSHMEM and others know that cards reach the memory of NVIDIA's GPUs.
+const peermem = namespace.Module + "/nvidia_peermem/version"
 
 // addPeermem adds the file of NVIDIA's kernel module for cards, if the settings or the machine's
 // GPU ask for it. The kernel's own file stays.
@@ -24,7 +22,7 @@ func (t *tree) addPeermem(s *dropin.Settings) {
 	if _, err := os.Stat("/" + peermem); !show || err == nil {
 		return
 	}
-	version, _ := os.ReadFile("/" + sysModule + "/nvidia/version") // absent in WSL
+	version, _ := os.ReadFile("/" + namespace.Module + "/nvidia/version") // absent in WSL
 	t.files[peermem] = cmp.Or(strings.TrimSpace(string(version)), "1.0")
 }
 

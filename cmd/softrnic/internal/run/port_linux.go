@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/cmd/internal/live"
+	"github.com/softrnic/softrnic/cmd/internal/namespace"
 	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -24,8 +25,7 @@ type description struct {
 	nodes    []*node.Node      // whose addresses and state may change
 	ports    []*port
 
-	dir       *os.File // whose path follow has, or nil
-	stop      func()   // ends follow; nil before
+	stop      func() // ends follow; nil before
 	following sync.WaitGroup
 }
 
@@ -73,9 +73,6 @@ func (d *description) Close() (err error) {
 	for _, c := range d.counters {
 		c.Close()
 	}
-	if d.dir != nil {
-		_ = d.dir.Close()
-	}
 	return err
 }
 
@@ -106,7 +103,7 @@ type port struct {
 const noGID = ""
 
 // unreadable is a file that the kernel refuses to read with EINVAL: the loopback has no speed.
-const unreadable = "/" + classNet + "/lo/speed"
+const unreadable = "/" + namespace.ClassNet + "/lo/speed"
 
 // generations are the kernel's names of lane speeds.
 var generations = map[uint16]string{2: " DDR", 4: " QDR", 8: " FDR10", 16: " FDR", 32: " EDR", 64: " HDR", 128: " NDR", 256: " XDR"}
@@ -210,6 +207,7 @@ func (p *port) update(root, next string) error {
 func (p *port) write(root, next string) error {
 	files := p.files()
 	names := slices.Sorted(maps.Keys(files)) // gid_attrs, then gids
+	same := map[string]string{}              // a new file with each text
 	// A GID has its type when programs see it, and is gone before its type.
 	for _, gone := range []bool{false, true} {
 		for _, name := range names {
@@ -218,8 +216,12 @@ func (p *port) write(root, next string) error {
 				continue
 			}
 			at := filepath.Join(root, p.at, name)
-			if err := p.put(text, at, next); err != nil {
-				return errors.Join(err, os.RemoveAll(next))
+			// Files are replaced and not changed, so that hundreds of unused GIDs can be one file.
+			if first, ok := same[text]; p.created || !ok || os.Link(first, at) != nil {
+				if err := p.put(text, at, next); err != nil {
+					return errors.Join(err, os.RemoveAll(next))
+				}
+				same[text] = at
 			}
 			p.has[name] = text
 		}

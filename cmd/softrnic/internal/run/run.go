@@ -24,9 +24,6 @@ type Command struct {
 	Wait    time.Duration `name:"sockets-wait" default:"3s" placeholder:"TIME" help:"With --sockets: the time for a host to answer over RDMA. Without an answer, TCP is used, and RDMA is not tried again for a minute. Default: 3s."`
 	Metrics string        `placeholder:"HOST:PORT" help:"Serve Prometheus metrics at http://HOST:PORT/metrics, an address of the machine, for each process of the program that uses RDMA. The label pid distinguishes the processes; one device has both protocols of a rail."`
 
-	Inside string `hidden:"" help:"The directory with the files to mount, with --libs; for this command's own use."`
-	Pass   int    `hidden:"" help:"With --inside: the descriptor of the socket through which this command passes the directory of the mounted files."`
-
 	Netlink  uint32 `hidden:"" help:"Answer requests of netlink on standard input for the socket with this port ID; for libsoftrnic-sysfs.so."`
 	Tree     string `hidden:"" help:"With --netlink: the directory with sysfs. With --describe: the directory that was printed before; its ports are made as they are now."`
 	Describe bool   `hidden:"" help:"Create the files of the devices, and print their directory; for libsoftrnic-sysfs.so."`

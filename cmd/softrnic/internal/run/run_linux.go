@@ -1,11 +1,9 @@
 package run
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -13,22 +11,19 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
+	"github.com/softrnic/softrnic/cmd/internal/namespace"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/nldev"
 )
 
 // Run executes the program in place of this one, or runs it in a new mount namespace and waits for
 // it.
 func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
-	if c.Inside != "" {
-		return c.runInside()
-	}
 	if c.Describe {
 		return c.describeContainer(e)
 	}
@@ -80,76 +75,31 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 		}
 		return c.exec(env)
 	}
-	byLibrary := c.Sysfs == "preload"
-	if !byLibrary {
-		why := mayUnshare()
-		if c.Sysfs == "auto" && why == nil {
-			why = losesByUnsharing()
+	if c.Sysfs != "preload" {
+		why := losesByUnsharing()
+		if c.Sysfs == "on" || why == nil {
+			why = c.unshared(e, &cfg, command, libs, env)
 		}
-		if c.Sysfs == "on" && why != nil {
+		var refused namespace.MountError
+		switch {
+		case !errors.As(why, &refused):
+			return why
+		case c.Sysfs == "on":
 			return fmt.Errorf("--sysfs on: %w", why)
 		}
-		byLibrary = why != nil
 	}
-	parent := os.TempDir() // where a file system in memory is mounted
-	if byLibrary {
-		parent = inMemory()
-	}
-	tree, remove, err := newTree(parent)
-	if err != nil {
-		return err
-	}
-	defer remove()
-	t, err := gather(e, &cfg, command, byLibrary, false)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, t.of.Close()) }()
-	if !byLibrary {
-		return c.unshared(e, command, libs, tree, env, t)
-	}
-	if err := t.write(tree); err != nil {
-		return err
-	}
-	t.of.follow(tree)
-	return c.preloaded(e, libs, tree, env)
+	return c.preloaded(e, &cfg, command, libs, env)
 }
 
 // exec runs the program in place of this one.
-func (c *Command) exec(env []string) error {
-	file, err := exec.LookPath(c.Program[0])
-	if err == nil {
-		err = syscall.Exec(file, c.Program, env)
-	}
-	if errors.Is(err, syscall.ENOEXEC) {
-		err = syscall.Exec(shell, asScript(file, c.Program), env)
-	}
-	return notRun(err)
-}
+func (c *Command) exec(env []string) error { return notRun(namespace.Exec(c.Program, env)) }
 
-const shell = "/bin/sh"
-
-// asScript returns the arguments of a shell that runs a file which the kernel does not, as it has no
-// line with #!. POSIX's execvp does so too, and thus env and sudo.
-func asScript(file string, program []string) []string {
-	return append([]string{shell, file}, program[1:]...)
-}
-
-// The exit statuses of shells for a program that cannot be run.
-const (
-	statusNotExecutable = 126
-	statusNotFound      = 127
-	statusSignal        = 128 // plus the number of the signal
-)
+// statusSignal is the exit status of shells for a program that a signal has ended, minus the number
+// of the signal.
+const statusSignal = 128
 
 // notRun prints the reason why a program was not run to stderr, and returns the exit status.
-func notRun(err error) error {
-	fmt.Fprintln(os.Stderr, "softrnic:", err)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, exec.ErrNotFound) {
-		return cli.ExitStatus(statusNotFound)
-	}
-	return cli.ExitStatus(statusNotExecutable)
-}
+func notRun(err error) error { return cli.ExitStatus(namespace.NotRun(err)) }
 
 // losesByUnsharing returns an error if the program has rights that it would lose in a new
 // namespace, as root in a container who may not mount.
@@ -158,68 +108,96 @@ func losesByUnsharing() error {
 	case err != nil:
 		return err
 	case caps != 0 && !hasCapability(unix.CAP_SYS_ADMIN):
-		return errors.New("this user has capabilities that a user namespace would take, and not CAP_SYS_ADMIN")
+		return namespace.MountError("this user has capabilities that a user namespace would take, and not CAP_SYS_ADMIN")
 	}
 	return nil
 }
 
-// mayUnshare returns nil if this user may create a mount namespace and mount in it.
-func mayUnshare() error {
-	cmd := exec.Command("/proc/self/exe", "run", "--inside", tryMounts, "--", "true")
-	cmd.SysProcAttr = ownNamespaces()
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("this user may make no mount namespace, or not mount in it: %w: %s", err, bytes.TrimSpace(out))
+// unshared runs the program in new namespaces, which a small program prepares. The error is a
+// namespace.MountError if this user may not have the namespaces.
+func (c *Command) unshared(e *cli.Env, cfg *dropin.Config, command, libs string, env []string) (err error) {
+	files, remove, err := newTree(os.TempDir()) // where a file system in memory is mounted
+	if err != nil {
+		return err
 	}
-	return nil
-}
-
-// unshared runs this command again in new namespaces. It creates the files there, in a file system
-// that is mounted at dir, and keeps them as the devices are.
-func (c *Command) unshared(e *cli.Env, command, libs, dir string, env []string, t *tree) error {
+	defer remove()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(pair[1])
-	conn, err := packetConn(pair[0])
+	inside, err := namespace.NewOutside(pair[0])
 	if err != nil {
-		return err
+		return errors.Join(err, unix.Close(pair[1]))
 	}
+	defer inside.Close()
 	// A number of its own is inherited, so that the program gets the descriptors that its caller has
 	// given it.
 	theirs, err := unix.FcntlInt(uintptr(pair[1]), unix.F_DUPFD, 3)
+	_ = unix.Close(pair[1])
 	if err != nil {
-		return errors.Join(err, conn.Close())
+		return err
 	}
-	defer unix.Close(theirs)
-	var passed sync.WaitGroup
-	defer passed.Wait()
-	defer conn.Close()
-	passed.Go(func() {
-		defer conn.Close() // the command inside waits
-		files, path, err := receiveDirectory(conn)
-		if err == nil {
-			t.of.dir = files
-			err = t.write(path)
-		}
-		if err == nil {
-			_, err = conn.Write([]byte{0})
-		}
-		switch {
-		case err == nil:
-			t.of.follow(path)
-		case !errors.Is(err, net.ErrClosed): // the command inside says why it has ended
-			fmt.Fprintln(e.Stderr, "softrnic: create the devices' files:", err)
-		}
-	})
-	cmd := exec.Command(command, append([]string{"run", "--inside", dir, "--pass", strconv.Itoa(theirs), "--libs", libs, "--"},
-		c.Program...)...)
+	cmd := exec.Command(filepath.Join(libs, namespace.Program), append([]string{strconv.Itoa(theirs),
+		filepath.Join(libs, dropin.SysfsLibrary), command, files}, c.Program...)...)
 	cmd.Env, cmd.SysProcAttr = env, ownNamespaces()
-	return wait(e, cmd)
+	p, err := start(e, cmd)
+	_ = unix.Close(theirs)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return err
+	case err != nil:
+		return namespace.MountError("this user may make no mount namespace: " + err.Error())
+	}
+	mounted, err := inside.Directory()
+	if err != nil {
+		p.kill()
+		return err
+	}
+	defer mounted.Close()
+	t, err := gather(e, cfg, command, false)
+	if err != nil {
+		p.kill()
+		return err
+	}
+	prepared := make(chan error, 1)
+	go func() { prepared <- t.create(inside, "/proc/self/fd/"+strconv.Itoa(int(mounted.Fd()))) }()
+	ended := p.wait()
+	_ = inside.Close() // create waits no longer
+	if err := errors.Join(<-prepared, t.of.Close()); err != nil {
+		return err
+	}
+	return ended
 }
 
-// preloaded runs the program with the preloaded library that shows it the files of tree.
-func (c *Command) preloaded(e *cli.Env, libs, tree string, env []string) error {
+// create creates the files below root, lets the program in the namespace go on, and keeps the files
+// as the devices are.
+func (t *tree) create(inside namespace.Outside, root string) error {
+	if err := t.write(root); err != nil {
+		return fmt.Errorf("create the devices' files: %w", err)
+	}
+	if err := inside.Created(); err != nil {
+		return err
+	}
+	t.of.follow(root)
+	return nil
+}
+
+// preloaded runs the program with the preloaded library that shows it the files of the devices.
+func (c *Command) preloaded(e *cli.Env, cfg *dropin.Config, command, libs string, env []string) (err error) {
+	files, remove, err := newTree(inMemory())
+	if err != nil {
+		return err
+	}
+	defer remove()
+	t, err := gather(e, cfg, command, false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.of.Close()) }()
+	if err := errors.Join(t.keepKernels(), t.write(files)); err != nil {
+		return err
+	}
+	t.of.follow(files)
 	preload := filepath.Join(libs, dropin.SysfsLibrary)
 	var own []string
 	for _, v := range env {
@@ -229,7 +207,7 @@ func (c *Command) preloaded(e *cli.Env, libs, tree string, env []string) error {
 			own = append(own, v)
 		}
 	}
-	return c.spawn(e, append(own, "LD_PRELOAD="+preload, "SOFTRNIC_SYSFS="+tree))
+	return c.spawn(e, append(own, "LD_PRELOAD="+preload, "SOFTRNIC_SYSFS="+files))
 }
 
 // spawn runs the program as a child.
@@ -239,7 +217,11 @@ func (c *Command) spawn(e *cli.Env, env []string) error {
 		return notRun(cmd.Err)
 	}
 	cmd.Env = env
-	return wait(e, cmd)
+	p, err := start(e, cmd)
+	if err != nil {
+		return notRun(err)
+	}
+	return p.wait()
 }
 
 // inForeground reports whether this process and its program are in the foreground of their
@@ -254,37 +236,61 @@ func inForeground() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// wait runs a command and returns its exit status. It forwards signals. If this process is killed,
-// the command is killed too.
-func wait(e *cli.Env, cmd *exec.Cmd) error {
+// process is a child that gets this process's signals.
+type process struct {
+	cmd     *exec.Cmd
+	signals chan os.Signal
+}
+
+// start starts a command. If this process is killed, the command is killed too. The caller then
+// calls wait or kill, on the same goroutine.
+func start(e *cli.Env, cmd *exec.Cmd) (*process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, e.Stdout, e.Stderr
+	p := &process{cmd: cmd, signals: make(chan os.Signal, 8)}
+	signal.Notify(p.signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
 	// The parent death signal is sent when the thread that started the command ends.
 	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, e.Stdout, e.Stderr
-	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
-	defer signal.Stop(signals)
 	err := cmd.Start()
 	if errors.Is(err, syscall.ENOEXEC) {
-		cmd = &exec.Cmd{Path: shell, Args: asScript(cmd.Path, cmd.Args), Env: cmd.Env, SysProcAttr: cmd.SysProcAttr, Stdin: cmd.Stdin,
+		script := namespace.AsScript(cmd.Path, cmd.Args)
+		p.cmd = &exec.Cmd{Path: script[0], Args: script, Env: cmd.Env, SysProcAttr: cmd.SysProcAttr, Stdin: cmd.Stdin,
 			Stdout: cmd.Stdout, Stderr: cmd.Stderr}
-		err = cmd.Start()
+		err = p.cmd.Start()
 	}
 	if err != nil {
-		return notRun(err)
+		p.release()
+		return nil, err
 	}
+	return p, nil
+}
+
+func (p *process) release() {
+	runtime.UnlockOSThread()
+	signal.Stop(p.signals)
+}
+
+// kill ends the command.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+	p.release()
+}
+
+// wait forwards signals, and returns the exit status of the command.
+func (p *process) wait() error {
+	defer p.release()
 	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	go func() { ended <- p.cmd.Wait() }()
 	for {
 		select {
-		case s := <-signals:
+		case s := <-p.signals:
 			// In the foreground, the terminal has also sent it to the program.
 			if s != syscall.SIGINT && s != syscall.SIGQUIT || !inForeground() {
-				_ = cmd.Process.Signal(s)
+				_ = p.cmd.Process.Signal(s)
 			}
 		case err := <-ended:
 			var exit *exec.ExitError

@@ -13,9 +13,12 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
 	"github.com/softrnic/softrnic/cmd/internal/live"
+	"github.com/softrnic/softrnic/cmd/internal/namespace"
 	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -62,7 +65,7 @@ func (t *tree) has(path string) bool {
 // keepKernels adds links to the kernel's entries of the merged directories that t has. The
 // preloaded library shows programs a directory of t in place of the kernel's.
 func (t *tree) keepKernels() error {
-	for dir := range merged {
+	for dir := range namespace.Merged {
 		if !t.has(dir) {
 			continue
 		}
@@ -72,7 +75,7 @@ func (t *tree) keepKernels() error {
 		}
 		for _, e := range entries {
 			name := dir + "/" + e.Name()
-			if merged[name] || t.has(name) {
+			if namespace.Merged[name] || t.has(name) {
 				continue
 			}
 			if kernel, err := filepath.EvalSymlinks("/" + name); err == nil {
@@ -115,13 +118,12 @@ func (t *tree) write(root string) error {
 	return nil
 }
 
-// gather returns the files that the kernel has for RDMA devices in sysfs and /dev. With alone,
-// directories that replace the kernel's have links to the kernel's entries. With keep, counters
-// remain from earlier processes.
-func gather(e *cli.Env, cfg *dropin.Config, command string, alone, keep bool) (_ *tree, err error) {
+// gather returns the files that the kernel has for RDMA devices in sysfs and /dev. With keep,
+// counters remain from earlier processes.
+func gather(e *cli.Env, cfg *dropin.Config, command string, keep bool) (_ *tree, err error) {
 	env := *e
 	env.Command = command
-	t := &tree{files: files{sysClass + "/infiniband_verbs/abi_version": "6", sysClass + "/infiniband_mad/abi_version": "5"},
+	t := &tree{files: files{namespace.Class + "/infiniband_verbs/abi_version": "6", namespace.Class + "/infiniband_mad/abi_version": "5"},
 		binary: map[string][]byte{}, links: map[string]string{}, of: &description{}}
 	defer func() {
 		if err != nil {
@@ -135,11 +137,6 @@ func gather(e *cli.Env, cfg *dropin.Config, command string, alone, keep bool) (_
 	}
 	t.addNode("rdma_cm")
 	t.addPeermem(&cfg.Settings)
-	if alone {
-		if err := t.keepKernels(); err != nil {
-			return nil, err
-		}
-	}
 	return t, nil
 }
 
@@ -227,9 +224,9 @@ func (t *tree) addRail(env *cli.Env, cfg *dropin.Config, rail int, keep bool) (e
 // addDevice adds a device of a class. It belongs to a PCI function or is a virtual device, as those
 // of rxe and siw are. The class has a link to it.
 func (t *tree) addDevice(function, name, class string, f files) (at string) {
-	at = cmp.Or(function, virtual) + "/" + class + "/" + name
-	t.link(sysClass+"/"+class+"/"+name, at)
-	t.link(at+"/subsystem", sysClass+"/"+class)
+	at = cmp.Or(function, namespace.Virtual) + "/" + class + "/" + name
+	t.link(namespace.Class+"/"+class+"/"+name, at)
+	t.link(at+"/subsystem", namespace.Class+"/"+class)
 	if function != "" {
 		t.link(at+"/device", function)
 	}
@@ -243,7 +240,7 @@ func (t *tree) addDevice(function, name, class string, f files) (at string) {
 
 // addNode adds an entry of /dev: a symbolic link to the null device, as only a privileged user can
 // create a device. Programs only check for a character device and open it.
-func (t *tree) addNode(name string) { t.links[dev+"/infiniband/"+name] = "/dev/null" }
+func (t *tree) addNode(name string) { t.links[namespace.Dev+"/infiniband/"+name] = "/dev/null" }
 
 // addCounters adds the counters of a device as they are now.
 func (t *tree) addCounters(at string, dev *verbs.Device) error {
@@ -280,12 +277,16 @@ func makeDirs(dir string) error {
 }
 
 func writeFile(file, text string, mode fs.FileMode) error {
-	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
-	if err != nil {
-		return err
+	// An os.File of each of some hundred files would be offered to the runtime's poller first.
+	fd, err := unix.Open(file, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC, uint32(mode))
+	if err == nil {
+		_, err = unix.Write(fd, []byte(text))
+		err = errors.Join(err, unix.Fchmod(fd, uint32(mode)), unix.Close(fd))
 	}
-	_, err = f.WriteString(text)
-	return errors.Join(err, f.Chmod(mode), f.Close())
+	if err != nil {
+		return &fs.PathError{Op: "write", Path: file, Err: err}
+	}
+	return nil
 }
 
 // deviceFiles returns the files of one of a node's two devices, without those of its port. card may

@@ -22,7 +22,7 @@ func described(t *testing.T, alone bool, env map[string]string) string {
 	}
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	dir := t.TempDir()
-	tree, err := gather(&cli.Env{Stdout: io.Discard, Stderr: os.Stderr}, &cfg, "softrnic", alone, false)
+	tree, err := gather(&cli.Env{Stdout: io.Discard, Stderr: os.Stderr}, &cfg, "softrnic", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,6 +31,11 @@ func described(t *testing.T, alone bool, env map[string]string) string {
 			t.Error(err)
 		}
 	})
+	if alone {
+		if err := tree.keepKernels(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := tree.write(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +217,7 @@ func TestGatherFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if tree, err := gather(&cli.Env{Stdout: io.Discard, Stderr: os.Stderr}, &cfg, "softrnic", false, false); err == nil {
+	if tree, err := gather(&cli.Env{Stdout: io.Discard, Stderr: os.Stderr}, &cfg, "softrnic", false); err == nil {
 		t.Error("no error", tree.of.Close())
 	}
 }

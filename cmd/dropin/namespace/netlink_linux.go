@@ -1,4 +1,4 @@
-package run
+package main
 
 import (
 	"debug/elf"
@@ -13,27 +13,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/softrnic/softrnic/cmd/internal/dropin"
+	"github.com/softrnic/softrnic/cmd/internal/namespace"
 )
-
-// covered is the directory of the programs that scripts cover. Programs that list devices skip
-// names with a dot.
-const covered = dev + "/.softrnic"
 
 // coverNetlinkPrograms puts scripts in the places of programs that ask the kernel about RDMA
 // devices by netlink. A script runs the program with the preloaded library, whose requests of
 // netlink are answered. Other programs get no library: they work without it, and some do not work
 // with one, such as those with gcc's AddressSanitizer.
-func (c *Command) coverNetlinkPrograms() error {
-	command, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	programs := netlinkPrograms(c.Program[0])
+func coverNetlinkPrograms(library, command, program string) error {
+	programs := netlinkPrograms(program)
 	if len(programs) == 0 {
 		return nil
 	}
-	dir, err := os.MkdirTemp("/"+covered, "") // a softrnic run in another covers the other's scripts
+	dir, err := os.MkdirTemp("/"+namespace.Covered, "") // a softrnic run in another covers the other's scripts
 	if err != nil {
 		return err
 	}
@@ -44,7 +36,7 @@ func (c *Command) coverNetlinkPrograms() error {
 		in := filepath.Join(dir, strconv.Itoa(i))
 		original, script := filepath.Join(in, filepath.Base(program)), filepath.Join(in, "script")
 		text := fmt.Sprintf("#!/bin/sh\nLD_PRELOAD=%s${LD_PRELOAD:+:$LD_PRELOAD} SOFTRNIC_SYSFS= SOFTRNIC_COMMAND=%s exec %s \"$@\"\n",
-			quoted(filepath.Join(c.Libs, dropin.SysfsLibrary)), quoted(command), quoted(original))
+			quoted(library), quoted(command), quoted(original))
 		if err := errors.Join(os.Mkdir(in, 0o755), os.WriteFile(original, nil, 0o755), os.WriteFile(script, []byte(text), 0o755)); err != nil {
 			return err
 		}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softrnic/softrnic/cmd/internal/namespace"
+)
+
+// addTo adds the entries of the directory d of files to the kernel's. A kernel directory accepts no
+// new entries. So that of files takes its place, in whose file system the other entries are the old
+// ones.
+func addTo(files, d string) (err error) {
+	dir, ours := "/"+d, filepath.Join(files, d)
+	old, err := os.MkdirTemp(files, "old")
+	if err != nil {
+		return err
+	}
+	if err := unix.Mount(dir, old, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("bind %s: %w", dir, err)
+	}
+	// Nothing else keeps the kernel's entries visible below the old directory.
+	defer func() { err = errors.Join(err, unix.Unmount(old, unix.MNT_DETACH), os.Remove(old)) }()
+	if err := unix.Mount(ours, dir, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind %s to %s: %w", ours, dir, err)
+	}
+	return mirrorEntries(old, d)
+}
+
+// mirrorEntries mirrors the entries of old in a directory, except those that it has already.
+func mirrorEntries(old, dir string) error {
+	entries, err := os.ReadDir(old)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		name := filepath.Join(dir, e.Name())
+		err := mirror(filepath.Join(old, e.Name()), "/"+name)
+		if errors.Is(err, os.ErrExist) {
+			err = nil
+			if namespace.Merged[name] {
+				err = mirrorEntries(filepath.Join(old, e.Name()), name)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mirror creates to as a mirror of from. The error is os.ErrExist if to exists.
+func mirror(from, to string) error {
+	info, err := os.Lstat(from)
+	switch {
+	case err != nil:
+		return err
+	case info.Mode()&os.ModeSymlink != 0:
+		target, err := os.Readlink(from)
+		if err != nil {
+			return err
+		}
+		return os.Symlink(target, to)
+	case info.IsDir():
+		if err := os.Mkdir(to, 0o755); err != nil {
+			return err
+		}
+	default:
+		f, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+		if err != nil {
+			return err
+		}
+		if err := f.Close(); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("bind %s: %w", from, err)
+	}
+	return nil
+}
