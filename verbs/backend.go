@@ -67,6 +67,21 @@ func (pd *PD) regBackend(attr *MRInitAttr) (*MR, error) {
 	return pd.register(opRegister, &MR{kind: mrBackend, backing: b}, nil, attr.address(nil), attr.Access)
 }
 
+// useBackends is called before the PD gets a region with a Backend.
+func (pd *PD) useBackends() {
+	pd.qpsMu.Lock()
+	defer pd.qpsMu.Unlock()
+	if pd.backed {
+		return
+	}
+	pd.backed = true
+	for qp := range pd.qps {
+		qp.lock()
+		qp.observed |= backed
+		qp.mu.Unlock()
+	}
+}
+
 // close waits for running copies, and prevents further ones.
 func (b *backing) close() {
 	b.mu.Lock()

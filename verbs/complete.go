@@ -14,22 +14,22 @@ func (qp *QP) completeSend(status WCStatus, byteLen uint32) {
 		wc := WC{WRID: wr.WRID, Status: status, Opcode: wr.Opcode.completion(), ByteLen: byteLen, QPNum: qp.num}
 		qp.push(qp.init.SendCQ, &wc, false)
 	}
-	if wr.Flags&sendStaged != 0 {
-		qp.unstage(wr)
-	}
 	qp.sq.pop()
-	if qp.reportFlags&sendsHidden != 0 {
-		qp.resumeStaging()
-	}
 }
 
-// observeSend measures and counts a send request that completes.
+// observeSend is called when a send request is about to complete.
 func (qp *QP) observeSend(wr *SendWR, status WCStatus) {
 	if qp.observed&counted != 0 {
 		qp.countSend(wr, status)
 	}
 	if qp.observed&measured != 0 {
 		qp.extra.latency.complete(qp.pd.dev.clock)
+	}
+	if wr.Flags&sendStaged != 0 {
+		qp.unstage(wr)
+	}
+	if qp.observed&sendsHidden != 0 {
+		qp.resumeStaging()
 	}
 }
 
@@ -63,19 +63,11 @@ func (qp *QP) completeRecv(wc *WC, solicited bool) {
 }
 
 func (qp *QP) push(cq *CQ, wc *WC, solicited bool) {
-	if qp.reportFlags&reportsHeld != 0 {
-		qp.hold(cq, wc, solicited)
-		return
-	}
-	qp.pushNow(cq, wc, solicited)
-}
-
-func (qp *QP) pushNow(cq *CQ, wc *WC, solicited bool) {
 	kept := false
-	if qp.observed&faulted == 0 {
+	if qp.observed == 0 {
 		kept = cq.push(wc, solicited)
 	} else {
-		kept = qp.pushLate(cq, wc, solicited)
+		kept = qp.pushObserved(cq, wc, solicited)
 	}
 	if !kept {
 		qp.cqOverrun = true
@@ -101,6 +93,18 @@ func (qp *QP) injectRecv(slot *RecvWR) {
 		return
 	}
 	x.count.Add(1)
+}
+
+// pushObserved returns false if the completion is lost.
+func (qp *QP) pushObserved(cq *CQ, wc *WC, solicited bool) bool {
+	switch {
+	case qp.observed&placingData != 0:
+		qp.hold(cq, wc, solicited)
+		return true
+	case qp.observed&faulted != 0:
+		return qp.pushLate(cq, wc, solicited)
+	}
+	return cq.push(wc, solicited)
 }
 
 // pushLate is push for a QP of a device with an Injector.

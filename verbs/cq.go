@@ -227,9 +227,6 @@ func (cq *CQ) take(wcs []WC, stamps []stamp) (int, error) {
 	if cq.pollReady.Load() == 0 {
 		return 0, nil
 	}
-	if err := cq.dev.fault("poll_cq"); err != nil {
-		return 0, err
-	}
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	n := min(len(wcs), cq.n)
@@ -238,6 +235,9 @@ func (cq *CQ) take(wcs []WC, stamps []stamp) (int, error) {
 		if cq.n == 0 && err == nil {
 			cq.ready.Store(0)
 		}
+		return 0, err
+	}
+	if err := cq.dev.fault("poll_cq"); err != nil {
 		return 0, err
 	}
 	cq.pop(wcs[:n], stamps)

@@ -182,7 +182,7 @@ func (pd *PD) register(op string, mr *MR, buf []byte, addr uint64, access Access
 
 	mr.region.Store(r)
 	if mr.backing != nil {
-		pd.backed.Add(1)
+		pd.useBackends()
 	}
 	if err := mr.assignKeys(op); err != nil {
 		mr.release()
@@ -375,9 +375,6 @@ func (mr *MR) release() {
 	d.mrs--
 	mr.PD().mrs -= mr.inPD()
 	d.mu.Unlock()
-	if mr.backing != nil {
-		mr.PD().backed.Add(-1)
-	}
 }
 
 // inPD returns 1 if the region keeps its PD from being closed, otherwise 0.

@@ -15,11 +15,11 @@ type PD struct {
 	mrs, mws, nqps, srqs, ahs int
 	dead                      bool
 
-	qpsOf  [IWARP + 1]atomic.Int32 // the number of QPs of each Transport
-	backed atomic.Int32            // regions with a Backend
+	qpsOf [IWARP + 1]atomic.Int32 // the number of QPs of each Transport
 
 	qpsMu      sync.Mutex // taken before QP locks
 	qps        map[*QP]struct{}
+	backed     bool             // its QPs have the flag backed
 	foreignQPs map[*QP]struct{} // QPs of other PDs that use an SRQ of this PD; nil before the first
 
 	keysMu sync.RWMutex // taken after QP locks

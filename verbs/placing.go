@@ -145,7 +145,7 @@ func (h QPHandle) Place(mr *MR, off int64, src []byte, by Placer, psn uint32) {
 		j.mem.b = b[:len(b)+n]
 		src, off = src[n:], off+int64(n)
 	}
-	qp.reportFlags |= reportsHeld
+	qp.observed |= placingData
 }
 
 // continued returns the last job, if data at off continues it.
@@ -162,7 +162,7 @@ func (p *placing) continued(mr *MR, off int64, by Placer) *placeJob {
 
 // Placing reports whether data that was placed has not arrived in its backend. Nothing may be
 // acknowledged meanwhile. ProviderQP.Placed is called when all of it has arrived.
-func (h QPHandle) Placing() bool { return h.qp.reportFlags&reportsHeld != 0 }
+func (h QPHandle) Placing() bool { return h.qp.observed&placingData != 0 }
 
 // PlacingFull reports whether so much data waits for its backend that the provider must take no
 // more.
@@ -293,7 +293,7 @@ func (qp *QP) placed(j *placeJob, err error) {
 	p.done = j.number
 	qp.pushHeld()
 	if p.done >= p.writes {
-		qp.reportFlags &^= reportsHeld
+		qp.observed &^= placingData
 		qp.prov.Placed(nil)
 		qp.resumeStaging()
 	}
@@ -308,13 +308,16 @@ func (qp *QP) hold(cq *CQ, wc *WC, solicited bool) {
 // pushHeld adds the completions to their CQs that wait for no write any more.
 func (qp *QP) pushHeld() {
 	p := qp.extra.placing
+	was := qp.observed
+	qp.observed &^= placingData // push must not hold them again
 	n := 0
 	for n < len(p.held) && p.held[n].after <= p.done {
 		h := &p.held[n]
-		qp.pushNow(h.cq, &h.wc, h.solicited)
+		qp.push(h.cq, &h.wc, h.solicited)
 		n++
 	}
 	p.held = append(p.held[:0], p.held[n:]...)
+	qp.observed = was
 }
 
 // placeFailed ends the connection, because a write has failed. Later data is dropped. The
@@ -339,7 +342,7 @@ func (qp *QP) placeFailed(j *placeJob) {
 	}
 	p.dropJobs()
 	qp.pushHeld()
-	qp.reportFlags &^= reportsHeld
+	qp.observed &^= placingData
 	qp.prov.Placed(&e)
 }
 
@@ -359,6 +362,6 @@ func (qp *QP) endPlacing() {
 	if x := qp.extra; x != nil && x.placing != nil {
 		x.placing.dropJobs()
 		x.placing.held = nil
-		qp.reportFlags &^= reportsHeld
+		qp.observed &^= placingData
 	}
 }

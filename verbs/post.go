@@ -100,12 +100,9 @@ func (qp *QP) acceptsSends() bool {
 func (qp *QP) ringDoorbell() {
 	if qp.state != StateRTS && qp.state != StateSQD {
 		qp.flushSends()
-		return
+	} else {
+		qp.prov.PostSend()
 	}
-	if qp.reportFlags&sendsHidden != 0 {
-		qp.resumeStaging()
-	}
-	qp.prov.PostSend()
 }
 
 // posted returns the number of requests in the send queue, including hidden ones.
@@ -175,7 +172,10 @@ func (qp *QP) queueSend(wr *SendWR) error {
 	if wr == nil {
 		return Errorf(ErrInvalid, qp.op(what), "the work request is nil")
 	}
-	q, posted := &qp.sq, qp.posted()
+	q, posted := &qp.sq, qp.sq.len()
+	if qp.observed != 0 {
+		posted = qp.posted()
+	}
 	if posted == len(q.slots) {
 		return Errorf(ErrQueueFull, qp.op(what), "its MaxSendWR of %d requests are already posted", len(q.slots))
 	}
@@ -212,15 +212,10 @@ func (qp *QP) queueSend(wr *SendWR) error {
 	slot.Bind = bind
 	slot.length = length
 	slot.fault = qp.fault(wr, length)
-	if qp.observed != 0 {
-		if err := qp.observePost(slot); err != nil {
-			return err
-		}
-	}
-	if qp.reportFlags&sendsHidden != 0 || qp.pd.backed.Load() > 0 && qp.hides(slot) {
-		qp.hide()
-	} else {
+	if qp.observed == 0 {
 		q.n++
+	} else if err := qp.postObserved(slot); err != nil {
+		return err
 	}
 	if bind != nil {
 		bind.MW.rkey.Store(bind.RKey)
@@ -228,8 +223,8 @@ func (qp *QP) queueSend(wr *SendWR) error {
 	return nil
 }
 
-// observePost is called when a request is about to be added to the send queue.
-func (qp *QP) observePost(slot *SendWR) error {
+// postObserved adds a request to the send queue, or hides it.
+func (qp *QP) postObserved(slot *SendWR) error {
 	if qp.observed&faulted != 0 {
 		if err := qp.injectSend(slot); err != nil {
 			return err
@@ -237,6 +232,11 @@ func (qp *QP) observePost(slot *SendWR) error {
 	}
 	if qp.observed&measured != 0 {
 		qp.extra.latency.post(qp.pd.dev.clock, qp.posted())
+	}
+	if qp.observed&sendsHidden != 0 || qp.observed&backed != 0 && qp.hides(slot) {
+		qp.hide()
+	} else {
+		qp.sq.n++
 	}
 	return nil
 }
@@ -394,16 +394,28 @@ func copyGuarded(dst, src []byte) (ok bool) {
 
 func (qp *QP) queueRecv(wr *RecvWR) error {
 	if qp.observed&faulted != 0 {
-		if err := qp.faultCall("post_recv"); err != nil {
-			return err
-		}
+		return qp.queueRecvFaulted(wr)
 	}
+	return qp.copyRecv(wr)
+}
+
+// copyRecv copies a request to the end of the receive queue.
+func (qp *QP) copyRecv(wr *RecvWR) error {
 	if detail, kind := postRecv(&qp.rq, wr); kind != nil {
 		return Errorf(kind, qp.op("post receive to"), "%s", detail)
 	}
-	if qp.observed&faulted != 0 {
-		qp.injectRecv(qp.rq.at(qp.rq.len() - 1))
+	return nil
+}
+
+// queueRecvFaulted is queueRecv for a QP of a device with an Injector.
+func (qp *QP) queueRecvFaulted(wr *RecvWR) error {
+	if err := qp.faultCall("post_recv"); err != nil {
+		return err
 	}
+	if err := qp.copyRecv(wr); err != nil {
+		return err
+	}
+	qp.injectRecv(qp.rq.at(qp.rq.len() - 1))
 	return nil
 }
 

@@ -43,23 +43,25 @@ type QP struct {
 	events eventCounts // asynchronous events
 }
 
-// reportFlags control the calls of OnEvent functions in unlock, and say what waits for a Backend.
+// reportFlags control the calls of OnEvent functions in unlock.
 type reportFlags uint8
 
 const (
 	reportsPending  reportFlags = 1 << iota // extra.unreported has channels
 	reportsDeferred                         // the caller holds locks that an OnEvent function may take
-	reportsHeld                             // completions wait for data in a Backend: see placing.go
-	sendsHidden                             // send requests wait for data of a Backend: see staging.go
 )
 
-// observed says why the QP's requests are observed when they are posted or complete.
+// observed says why requests are not just posted and completed. It is 0 for most QPs, so that the
+// fast path has one comparison for all reasons.
 type observed uint8
 
 const (
-	measured observed = 1 << iota // extra.latency is set
-	counted                       // extra.compCntrs has counters
-	faulted                       // the device has an Injector
+	measured    observed = 1 << iota // extra.latency is set
+	counted                          // extra.compCntrs has counters
+	faulted                          // the device has an Injector
+	backed                           // the PD has, or had, a region with a Backend
+	placingData                      // completions wait for data in a Backend: see placing.go
+	sendsHidden                      // send requests wait for data of a Backend: see staging.go
 )
 
 // qpExtra has fields that few QPs need.
@@ -145,6 +147,9 @@ func (pd *PD) createQP(op string, attr *QPInitAttr, x *XRCD) (*QP, error) {
 	pd.qps[qp] = struct{}{}
 	if pd.dev.injection.Load() != nil { // otherwise Inject finds the QP
 		qp.observed |= faulted
+	}
+	if pd.backed { // otherwise useBackends finds the QP
+		qp.observed |= backed
 	}
 	pd.qpsMu.Unlock()
 	if s := attr.SRQ; s != nil && s.pd != pd {

@@ -61,6 +61,9 @@ func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 		err = mr.checkMapped(op, &r)
 	}
 	if err == nil {
+		if mr.backing != nil {
+			r.pd.useBackends()
+		}
 		err = mr.move(op, old.pd, r.pd)
 	}
 	if err != nil {
@@ -110,9 +113,5 @@ func (mr *MR) move(op string, from, to *PD) error {
 	}
 	from.mrs--
 	to.mrs++
-	if mr.backing != nil {
-		from.backed.Add(-1)
-		to.backed.Add(1)
-	}
 	return nil
 }

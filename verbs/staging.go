@@ -45,12 +45,13 @@ func (qp *QP) hide() {
 		qp.extra.staging = &sendStaging{sends: make(map[*SendWR]stagedSend)}
 	}
 	qp.extra.staging.hidden++
-	qp.reportFlags |= sendsHidden
+	qp.observed |= sendsHidden
+	qp.resumeStaging()
 }
 
 // hidden returns the number of hidden requests.
 func (qp *QP) hidden() uint32 {
-	if qp.reportFlags&sendsHidden == 0 {
+	if qp.observed&sendsHidden == 0 {
 		return 0
 	}
 	return qp.extra.staging.hidden
@@ -60,7 +61,7 @@ func (qp *QP) hidden() uint32 {
 func (qp *QP) removeHidden(n uint32) {
 	s := qp.extra.staging
 	if s.hidden -= n; s.hidden == 0 {
-		qp.reportFlags &^= sendsHidden
+		qp.observed &^= sendsHidden
 	}
 }
 
@@ -161,7 +162,7 @@ func (qp *QP) stageNext() bool {
 // readsOutstanding reports whether a READ or an atomic before the first hidden request is not
 // complete, or its data has not arrived.
 func (qp *QP) readsOutstanding() bool {
-	if qp.reportFlags&reportsHeld != 0 {
+	if qp.observed&placingData != 0 {
 		return true
 	}
 	for i := range qp.sq.len() {

@@ -259,18 +259,9 @@ func (r *Regions) RemoteIn(pd *verbs.PD, qp verbs.QPHandle, rkey uint32, addr, n
 	case mr.Access()&need != need:
 		return Span{}, NoRight
 	}
-	return remote(qp, mr, addr, n)
-}
-
-// remote returns the n bytes of a region at addr.
-func remote(qp verbs.QPHandle, mr *verbs.MR, addr, n uint64) (Span, Denial) {
 	b, ok := mr.Bytes(addr, n)
 	if !ok {
-		s, ok := spanInBackend(qp, mr, addr, n)
-		if !ok {
-			return Span{}, OutOfRange
-		}
-		return s, Allowed
+		return inBackendOf(mr, qp, addr, n)
 	}
 	return spanOf(mr, b), Allowed
 }

@@ -43,14 +43,13 @@ func spanOf(mr *verbs.MR, b []byte) Span {
 	return Span{b, nil}
 }
 
-// spanInBackend returns the n bytes at addr of a region that has no memory of its own. ok is false
-// if they are not in the region.
-func spanInBackend(h verbs.QPHandle, mr *verbs.MR, addr, n uint64) (s Span, ok bool) {
+// inBackendOf returns the n bytes at addr of a region that has no memory of its own there.
+func inBackendOf(mr *verbs.MR, h verbs.QPHandle, addr, n uint64) (Span, Denial) {
 	off, ok := registered(mr).Backed(addr, n)
 	if !ok {
-		return Span{}, false
+		return Span{}, OutOfRange
 	}
-	return Span{nil, &how{inBackend, h, mr, off, int(n)}}, true
+	return Span{nil, &how{inBackend, h, mr, off, int(n)}}, Allowed
 }
 
 // Len returns the number of bytes.
@@ -63,12 +62,20 @@ func (s Span) Len() int {
 
 // Part returns n bytes of the span, from byte off on.
 func (s Span) Part(off, n int) Span {
-	if s.InBackend() {
-		part := *s.how
-		part.off, part.n = part.off+int64(off), n
-		return Span{nil, &part}
+	if s.how != nil {
+		return s.partElsewhere(off, n)
 	}
-	return Span{s.b[off : off+n], s.how}
+	return Span{b: s.b[off : off+n]}
+}
+
+// partElsewhere is Part if the memory is not accessed directly. Part is inlined because this is not.
+func (s Span) partElsewhere(off, n int) Span {
+	if !s.InBackend() {
+		return Span{s.b[off : off+n], s.how}
+	}
+	part := *s.how
+	part.off, part.n = part.off+int64(off), n
+	return Span{nil, &part}
 }
 
 func (s Span) mayFault() bool { return s.how == asMapped }

@@ -138,5 +138,9 @@ func (r *Regions) throughWindow(pd *verbs.PD, qp verbs.QPHandle, rkey uint32, ad
 	if off > b.length || n > b.length-off {
 		return Span{}, OutOfRange
 	}
-	return remote(qp, b.mr, b.addr+off, n)
+	bytes, ok := b.mr.Bytes(b.addr+off, n)
+	if !ok {
+		return inBackendOf(b.mr, qp, b.addr+off, n)
+	}
+	return spanOf(b.mr, bytes), Allowed
 }

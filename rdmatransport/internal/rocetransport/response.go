@@ -64,7 +64,6 @@ func (q *qp) sendResponses() bool {
 			return false
 		}
 		s.OnResponseSent()
-		q.h.EndFetch()
 	}
 	return true
 }
@@ -114,7 +113,7 @@ func (q *qp) setScope(r *receive.Response) {
 // faults, which ends the connection, or if its backend has not been read yet.
 func (q *qp) sendResponse(r *receive.Response) bool {
 	p := wire.Packet{BTH: wire.BTH{PSN: r.PSN}, AETH: wire.AETH{Syndrome: wire.AckUnlimited, MSN: r.MSN}}
-	n := uint32(0)
+	n, fetched := uint32(0), false
 	switch r.Kind {
 	case receive.Atomic:
 		p.Opcode = wire.RCAtomicAck
@@ -131,7 +130,7 @@ func (q *qp) sendResponse(r *receive.Response) bool {
 		if !ok {
 			return q.failPending(wire.NakRemoteAccess, r.PSN, verbs.WCRemAccessErr)
 		}
-		if data.InBackend() {
+		if fetched = data.InBackend(); fetched {
 			var state verbs.Fetched
 			if data, state = data.Fetch(int(r.RETH.Length - n)); state == verbs.FetchFailed {
 				return q.failPending(wire.NakRemoteOperational, r.PSN, verbs.WCRemOpErr)
@@ -153,6 +152,9 @@ func (q *qp) sendResponse(r *receive.Response) bool {
 	q.receiving.OnResponsePackets(r, 1, n)
 	if r.Kind == receive.Read {
 		q.countResponse(r, n)
+		if fetched && r.Packets == 0 {
+			q.h.EndFetch()
+		}
 	}
 	return true
 }
