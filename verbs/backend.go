@@ -98,7 +98,7 @@ func (b *backing) use(f func() (n int, err error), want int) error {
 	}
 	n, err := f()
 	switch {
-	case n == want: // io.ReaderAt allows io.EOF with all bytes
+	case n == want && (err == nil || err == io.EOF): // io.ReaderAt allows io.EOF with all bytes
 		return nil
 	case err == nil:
 		return fmt.Errorf("%w: %d of %d bytes", io.ErrUnexpectedEOF, n, want)

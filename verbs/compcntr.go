@@ -230,14 +230,16 @@ func (qp *QP) countMoved(wr *PostedSend, n uint64, last bool) {
 	}
 }
 
-// countSend counts a send request that completes.
-func (qp *QP) countSend(wr *SendWR, status WCStatus) {
-	switch wr.Opcode.completion() {
+// countCompletion counts a request that completes. length is that of a send request.
+func (qp *QP) countCompletion(wc *WC, length uint64) {
+	switch wc.Opcode {
 	case WCSend:
-		qp.countOps(CompCntrSend, status, 1, wr.length)
+		qp.countOps(CompCntrSend, wc.Status, 1, length)
 	case WCRDMAWrite:
-		qp.countOps(CompCntrWrite, status, 1, wr.length)
+		qp.countOps(CompCntrWrite, wc.Status, 1, length)
 	case WCRDMARead:
-		qp.countOps(CompCntrRead, status, 1, wr.length)
+		qp.countOps(CompCntrRead, wc.Status, 1, length)
+	case WCRecv, WCRecvRDMAWithImm:
+		qp.countOps(CompCntrRecv, wc.Status, 1, uint64(wc.ByteLen))
 	}
 }

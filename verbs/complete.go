@@ -7,8 +7,9 @@ func (qp *QP) completeSend(status WCStatus, byteLen uint32) {
 		return
 	}
 	wr := qp.sq.at(0)
-	if qp.observed != 0 {
-		qp.observeSend(wr, status)
+	if qp.observed != 0 && qp.observeSend(wr, status, byteLen) {
+		qp.sq.pop()
+		return
 	}
 	if status != WCSuccess || qp.init.SQSigAll || wr.Flags&SendSignaled != 0 {
 		wc := WC{WRID: wr.WRID, Status: status, Opcode: wr.Opcode.completion(), ByteLen: byteLen, QPNum: qp.num}
@@ -17,13 +18,17 @@ func (qp *QP) completeSend(status WCStatus, byteLen uint32) {
 	qp.sq.pop()
 }
 
-// observeSend is called when a send request is about to complete.
-func (qp *QP) observeSend(wr *SendWR, status WCStatus) {
-	if qp.observed&counted != 0 {
-		qp.countSend(wr, status)
-	}
+// observeSend is called when a send request is about to complete. isHeld reports whether its
+// completion waits for data.
+func (qp *QP) observeSend(wr *SendWR, status WCStatus, byteLen uint32) (isHeld bool) {
 	if qp.observed&measured != 0 {
 		qp.extra.latency.complete(qp.pd.dev.clock)
+	}
+	wc := WC{WRID: wr.WRID, Status: status, Opcode: wr.Opcode.completion(), ByteLen: byteLen, QPNum: qp.num}
+	if isHeld = qp.observed&placingData != 0; isHeld {
+		qp.holdSend(wr, &wc)
+	} else if qp.observed&counted != 0 {
+		qp.countCompletion(&wc, wr.length)
 	}
 	if wr.Flags&sendStaged != 0 {
 		qp.unstage(wr)
@@ -31,6 +36,7 @@ func (qp *QP) observeSend(wr *SendWR, status WCStatus) {
 	if qp.observed&sendsHidden != 0 {
 		qp.resumeStaging()
 	}
+	return isHeld
 }
 
 func (qp *QP) currentRecv() *RecvWR {
@@ -52,22 +58,28 @@ func (qp *QP) completeRecv(wc *WC, solicited bool) {
 	}
 	wc.WRID, wc.QPNum = qp.rq.at(0).WRID, qp.num
 	qp.rq.pop()
-	if qp.observed&counted != 0 {
-		qp.countOps(CompCntrRecv, wc.Status, 1, uint64(wc.ByteLen))
-	}
 	cq := qp.init.RecvCQ
 	if qp.xrcd != nil {
 		cq = qp.srq.cq
+	}
+	if qp.observed != 0 {
+		if qp.observed&placingData != 0 {
+			qp.holdRecv(cq, wc, solicited)
+			return
+		}
+		if qp.observed&counted != 0 {
+			qp.countCompletion(wc, 0)
+		}
 	}
 	qp.push(cq, wc, solicited)
 }
 
 func (qp *QP) push(cq *CQ, wc *WC, solicited bool) {
 	kept := false
-	if qp.observed == 0 {
+	if qp.observed&faulted == 0 {
 		kept = cq.push(wc, solicited)
 	} else {
-		kept = qp.pushObserved(cq, wc, solicited)
+		kept = qp.pushLate(cq, wc, solicited)
 	}
 	if !kept {
 		qp.cqOverrun = true
@@ -93,18 +105,6 @@ func (qp *QP) injectRecv(slot *RecvWR) {
 		return
 	}
 	x.count.Add(1)
-}
-
-// pushObserved returns false if the completion is lost.
-func (qp *QP) pushObserved(cq *CQ, wc *WC, solicited bool) bool {
-	switch {
-	case qp.observed&placingData != 0:
-		qp.hold(cq, wc, solicited)
-		return true
-	case qp.observed&faulted != 0:
-		return qp.pushLate(cq, wc, solicited)
-	}
-	return cq.push(wc, solicited)
 }
 
 // pushLate is push for a QP of a device with an Injector.
@@ -197,7 +197,11 @@ func (qp *QP) enterErr() {
 	first := qp.state != StateErr
 	qp.state = StateErr
 	qp.flush()
-	if first && qp.init.SRQ != nil {
+	switch {
+	case !first || qp.init.SRQ == nil:
+	case qp.observed&placingData != 0:
+		qp.extra.placing.lastWQE = true
+	default:
 		qp.event(EventQPLastWQEReached)
 	}
 }

@@ -40,6 +40,8 @@ type loopQP struct {
 	doorbells int
 	modified  [][2]verbs.QPState
 	closed    bool
+	placed    int                // calls of Placed without an error
+	failed    []verbs.PlaceError // the others
 }
 
 func newLoop() *loop {
@@ -133,9 +135,16 @@ func (q *loopQP) Modify(from, to verbs.QPState, attr *verbs.QPAttr, mask verbs.Q
 func (q *loopQP) Query(attr *verbs.QPAttr)    { attr.SQPSN, attr.RQPSN = 0x111111, 0x222222 }
 func (q *loopQP) Destroy()                    { q.closed = true }
 func (q *loopQP) PostRecv()                   {}
-func (q *loopQP) Placed(*verbs.PlaceError)    {}
 func (q *loopQP) Counters() map[string]uint64 { return nil }
 func (q *loopQP) Peer() netip.Addr            { return netip.Addr{} }
+
+func (q *loopQP) Placed(e *verbs.PlaceError) {
+	if e == nil {
+		q.placed++
+	} else {
+		q.failed = append(q.failed, *e)
+	}
+}
 
 func (q *loopQP) PostSend() {
 	q.doorbells++

@@ -25,12 +25,14 @@ const (
 	PlaceRemote Placer = iota // a WRITE of the peer
 	PlaceRecv                 // the receive request of the current message
 	PlaceSend                 // the response to a READ or an atomic of this side
+	PlaceAtomic               // an atomic of the peer, of QPHandle.Update
 )
 
-// PlaceError describes data that a provider has placed, and that did not arrive in the backend.
+// PlaceError describes data that a provider has placed, and that did not arrive in the backend, or
+// an atomic that was not executed.
 type PlaceError struct {
 	By  Placer
-	PSN uint32 // the first of the failed copy, as given to QPHandle.Place
+	PSN uint32 // the first of the failed copy, as given to QPHandle.Place or Update
 	// Its request has no completion yet, which the provider must add. Otherwise the completion has
 	// been changed to an error.
 	Incomplete bool
@@ -42,13 +44,14 @@ type placing struct {
 	jobs    []placeJob
 	running bool   // the goroutine exists
 	issued  uint64 // number of the last job
-	writes  uint64 // number of the last job that is a write
-	done    uint64 // number of the last job that is complete or dropped
+	peer    uint64 // number of the last write or atomic of the peer
+	own     uint64 // number of the last write for this side's requests
+	done    uint64 // number of the last write or atomic that is complete or dropped
 	staged  int    // bytes of staging memory and jobs of writes that are not complete
 	held    []heldWC
-
+	counts  []heldCount
+	lastWQE bool // EventQPLastWQEReached follows the held completions
 	fetched fetch
-	updated update
 }
 
 // placeJob is a copy to or from a backend, or an atomic.
@@ -57,10 +60,11 @@ type placeJob struct {
 	kind   jobKind
 	mr     *MR
 	off    int64
-	mem    staging // the data, or where it is read to
-	by     Placer  // write: of PlaceError
+	mem    staging // the data, or what was read
+	n      int     // read: how many bytes
+	by     Placer  // write and atomic: of PlaceError
 	psn    uint32
-	word   func(uint64) uint64 // atomic
+	update *Update // atomic
 }
 
 type jobKind uint8
@@ -71,12 +75,24 @@ const (
 	jobUpdate
 )
 
-// heldWC is a completion that waits for a write.
+// heldWC is a completion that waits for data.
 type heldWC struct {
 	cq        *CQ
 	wc        WC
 	solicited bool
-	after     uint64 // number of the write
+	quiet     bool   // it is of an unsignaled request, so that only an error is reported
+	length    uint64 // of a send request
+	after     uint64 // number of the last job before it
+	data      uint64 // number of the last job with data of its own side
+}
+
+func (h *heldWC) ofRecv() bool { return h.wc.Opcode&WCRecv != 0 }
+
+// heldCount is what QPHandle.CountRemote counts when the data has arrived.
+type heldCount struct {
+	op       CompCntrOps
+	n, bytes uint64
+	after    uint64
 }
 
 // fetch is the part of a region that was read ahead for a response.
@@ -89,13 +105,15 @@ type fetch struct {
 	err  error
 }
 
-// update is an atomic that is being executed, or has been.
-type update struct {
-	job  uint64 // its number; 0: none
-	busy bool
+// Update is an atomic of QPHandle.Update. The QP's lock protects it.
+type Update struct {
+	f    func(uint64) uint64
 	orig uint64
-	err  error
+	done bool
 }
+
+// Result returns the previous value of the word, if done. An atomic that fails is never done.
+func (u *Update) Result() (orig uint64, done bool) { return u.orig, u.done }
 
 // placing returns the state, which it creates.
 func (qp *QP) placing() *placing {
@@ -137,7 +155,11 @@ func (h QPHandle) Place(mr *MR, off int64, src []byte, by Placer, psn uint32) {
 			}
 			mem.b = mem.b[:0]
 			p.staged += cap(mem.b) + jobSize
-			p.writes = qp.addJob(placeJob{kind: jobWrite, mr: mr, off: off, mem: mem, by: by, psn: psn})
+			last := &p.peer
+			if by == PlaceSend {
+				last = &p.own
+			}
+			*last = qp.addJob(placeJob{kind: jobWrite, mr: mr, off: off, mem: mem, by: by, psn: psn})
 			j = &p.jobs[len(p.jobs)-1]
 		}
 		b := j.mem.b
@@ -160,13 +182,22 @@ func (p *placing) continued(mr *MR, off int64, by Placer) *placeJob {
 	return j
 }
 
-// Placing reports whether data that was placed has not arrived in its backend. Nothing may be
-// acknowledged meanwhile. ProviderQP.Placed is called when all of it has arrived.
-func (h QPHandle) Placing() bool { return h.qp.observed&placingData != 0 }
+// Placing reports whether data of the peer that was placed has not arrived in its backend, or an
+// atomic of the peer is not executed. Nothing may be acknowledged meanwhile. ProviderQP.Placed is
+// called when that is over.
+func (h QPHandle) Placing() bool {
+	return h.qp.observed&placingData != 0 && h.qp.extra.placing.ofPeer()
+}
+
+func (p *placing) ofPeer() bool { return p.done < p.peer }
 
 // PlacingFull reports whether so much data waits for its backend that the provider must take no
-// more.
-func (h QPHandle) PlacingFull() bool { return h.Placing() && h.qp.extra.placing.staged >= maxPlacing }
+// more. ProviderQP.Placed is called when that is over.
+func (h QPHandle) PlacingFull() bool {
+	return h.qp.observed&placingData != 0 && h.qp.extra.placing.full()
+}
+
+func (p *placing) full() bool { return p.staged >= maxPlacing }
 
 // AwaitPlacing waits while PlacingFull. The QP must not be locked.
 func (h QPHandle) AwaitPlacing() {
@@ -177,7 +208,7 @@ func (h QPHandle) AwaitPlacing() {
 	h.qp.unlock()
 }
 
-// Fetched is the result of QPHandle.Fetch and Update.
+// Fetched is the result of QPHandle.Fetch.
 type Fetched uint8
 
 const (
@@ -204,8 +235,7 @@ func (h QPHandle) Fetch(mr *MR, off int64, n, ahead int) ([]byte, Fetched) {
 		return f.mem.b[at : int(at)+n : int(at)+n], FetchDone
 	}
 	f.drop()
-	mem := mr.backing.alloc(min(n+ahead, max(n, stagingChunk)))
-	f.job = h.qp.addJob(placeJob{kind: jobRead, mr: mr, off: off, mem: mem})
+	f.job = h.qp.addJob(placeJob{kind: jobRead, mr: mr, off: off, n: min(n+ahead, max(n, stagingChunk))})
 	f.busy = true
 	return nil, FetchPending
 }
@@ -223,24 +253,13 @@ func (f *fetch) drop() {
 	*f = fetch{}
 }
 
-// Update executes an atomic on 8 bytes of a region with a backend, after everything that was
-// placed. The first call starts it. A call after its end returns the previous value, and the next
-// call starts another.
-func (h QPHandle) Update(mr *MR, off int64, f func(uint64) uint64) (orig uint64, state Fetched) {
-	u := &h.qp.placing().updated
-	switch {
-	case u.busy:
-		return 0, FetchPending
-	case u.job == 0:
-		u.busy, u.job = true, h.qp.addJob(placeJob{kind: jobUpdate, mr: mr, off: off, word: f})
-		return 0, FetchPending
-	}
-	orig, state = u.orig, FetchDone
-	if u.err != nil {
-		state = FetchFailed
-	}
-	*u = update{}
-	return orig, state
+// Update starts an atomic on 8 bytes of a region with a backend, after everything that was placed.
+// ProviderQP.Placed is called when it has a result. psn is returned in a PlaceError.
+func (h QPHandle) Update(mr *MR, off int64, f func(uint64) uint64, psn uint32) *Update {
+	u, p := &Update{f: f}, h.qp.placing()
+	p.peer = h.qp.addJob(placeJob{kind: jobUpdate, mr: mr, off: off, by: PlaceAtomic, psn: psn, update: u})
+	h.qp.observed |= placingData
+	return u
 }
 
 // place executes jobs until there are none left.
@@ -258,91 +277,134 @@ func (qp *QP) place() {
 		case jobWrite:
 			err = b.write(j.mem.b, j.off)
 		case jobRead:
+			j.mem = b.alloc(j.n)
 			err = b.read(j.mem.b, j.off)
 		default:
-			orig, err = b.update(j.off, j.word)
+			orig, err = b.update(j.off, j.update.f)
 		}
 		qp.lock()
 		switch {
-		case j.kind == jobWrite && j.number > p.done:
-			qp.placed(&j, err)
 		case j.kind == jobRead && j.number == p.fetched.job:
 			p.fetched = fetch{job: j.number, mr: j.mr, off: j.off, mem: j.mem, err: err}
 			qp.prov.Placed(nil)
-		case j.kind == jobUpdate && j.number == p.updated.job:
-			p.updated = update{job: j.number, orig: orig, err: err}
-			qp.prov.Placed(nil)
-		default: // dropped meanwhile
+		case j.kind == jobRead || j.number <= p.done: // dropped meanwhile
 			j.mem.free()
+		case err != nil:
+			j.mem.free()
+			qp.placeFailed(&j)
+		default:
+			if j.kind == jobUpdate {
+				j.update.orig, j.update.done = orig, true
+			}
+			qp.placed(&j)
 		}
 	}
 	p.jobs, p.running = nil, false
 	qp.unlock()
 }
 
-// placed ends a write.
-func (qp *QP) placed(j *placeJob, err error) {
+// placed ends a write or an atomic.
+func (qp *QP) placed(j *placeJob) {
 	p := qp.extra.placing
-	p.staged -= cap(j.mem.b) + jobSize
-	p.room.Broadcast()
-	j.mem.free()
-	if err != nil {
-		qp.placeFailed(j)
-		return
+	waited := p.ofPeer() || p.full()
+	if j.kind == jobWrite {
+		p.staged -= cap(j.mem.b) + jobSize
+		p.room.Broadcast()
+		j.mem.free()
 	}
 	p.done = j.number
 	qp.pushHeld()
-	if p.done >= p.writes {
-		qp.observed &^= placingData
+	if p.done >= max(p.peer, p.own) {
+		qp.endHeld()
+	}
+	if waited && !p.ofPeer() && !p.full() || j.kind == jobUpdate {
 		qp.prov.Placed(nil)
+	}
+	if p.done >= p.own {
 		qp.resumeStaging()
 	}
 }
 
-// hold keeps a completion until all data that was placed before has arrived.
-func (qp *QP) hold(cq *CQ, wc *WC, solicited bool) {
+// holdRecv keeps the completion of a receive request until all data that was placed before has
+// arrived.
+func (qp *QP) holdRecv(cq *CQ, wc *WC, solicited bool) {
 	p := qp.extra.placing
-	p.held = append(p.held, heldWC{cq, *wc, solicited, p.writes})
+	p.held = append(p.held, heldWC{cq: cq, wc: *wc, solicited: solicited, after: max(p.peer, p.own), data: p.peer})
 }
 
-// pushHeld adds the completions to their CQs that wait for no write any more.
+// holdSend does the same for a send request.
+func (qp *QP) holdSend(wr *SendWR, wc *WC) {
+	p := qp.extra.placing
+	quiet := wr.Flags&SendSignaled == 0 && !qp.init.SQSigAll
+	p.held = append(p.held, heldWC{cq: qp.init.SendCQ, wc: *wc, quiet: quiet, length: wr.length, after: max(p.peer, p.own), data: p.own})
+}
+
+// holdCount keeps a count of the peer's operations.
+func (qp *QP) holdCount(op CompCntrOps, n, bytes uint64) {
+	p := qp.extra.placing
+	if i := len(p.counts) - 1; i >= 0 && p.counts[i].op == op && p.counts[i].after == p.peer {
+		p.counts[i].n += n
+		p.counts[i].bytes += bytes
+		return
+	}
+	p.counts = append(p.counts, heldCount{op, n, bytes, p.peer})
+}
+
+// pushHeld adds the completions to their CQs that wait for no data any more, and counts.
 func (qp *QP) pushHeld() {
 	p := qp.extra.placing
-	was := qp.observed
-	qp.observed &^= placingData // push must not hold them again
 	n := 0
 	for n < len(p.held) && p.held[n].after <= p.done {
 		h := &p.held[n]
-		qp.push(h.cq, &h.wc, h.solicited)
+		if qp.observed&counted != 0 {
+			qp.countCompletion(&h.wc, h.length)
+		}
+		if !h.quiet || h.wc.Status != WCSuccess {
+			qp.push(h.cq, &h.wc, h.solicited)
+		}
 		n++
 	}
 	p.held = append(p.held[:0], p.held[n:]...)
-	qp.observed = was
+	n = 0
+	for n < len(p.counts) && p.counts[n].after <= p.done {
+		c := &p.counts[n]
+		qp.countOps(c.op, WCSuccess, c.n, c.bytes)
+		n++
+	}
+	p.counts = append(p.counts[:0], p.counts[n:]...)
 }
 
-// placeFailed ends the connection, because a write has failed. Later data is dropped. The
-// completion of its request is an error, and those behind it are flushed.
+// endHeld is called when nothing waits for data any more.
+func (qp *QP) endHeld() {
+	qp.observed &^= placingData
+	if p := qp.extra.placing; p.lastWQE {
+		p.lastWQE = false
+		qp.event(EventQPLastWQEReached)
+	}
+}
+
+// placeFailed ends the connection, because a write or an atomic has failed. Later data is dropped.
+// The completion of its request is an error, and those behind it, or without their data, are
+// flushed.
 func (qp *QP) placeFailed(j *placeJob) {
 	p := qp.extra.placing
 	e := PlaceError{By: j.by, PSN: j.psn, Incomplete: true}
 	p.done = j.number - 1
 	qp.pushHeld()
 	for i := range p.held {
-		wc := &p.held[i].wc
+		h := &p.held[i]
 		switch {
-		case wc.Status != WCSuccess:
-		case !e.Incomplete:
-			wc.Status = WCWRFlushErr
-		case j.by == PlaceRecv && wc.Opcode&WCRecv != 0,
-			j.by == PlaceSend && (wc.Opcode == WCRDMARead || wc.Opcode == WCCompSwap || wc.Opcode == WCFetchAdd):
-			wc.Status, e.Incomplete = WCLocProtErr, false
-		case wc.Opcode&WCRecv != 0:
-			wc.Status = WCWRFlushErr
+		case h.wc.Status != WCSuccess || h.data <= p.done: // all of its data has arrived
+		case e.Incomplete && (j.by == PlaceRecv && h.ofRecv() || j.by == PlaceSend && !h.ofRecv()):
+			h.wc.Status, e.Incomplete = WCLocProtErr, false
+		default:
+			h.wc.Status = WCWRFlushErr
 		}
 	}
+	p.counts = nil
 	p.dropJobs()
 	qp.pushHeld()
-	qp.observed &^= placingData
+	qp.endHeld()
 	qp.prov.Placed(&e)
 }
 
@@ -353,7 +415,6 @@ func (p *placing) dropJobs() {
 	}
 	p.jobs, p.done, p.staged = nil, p.issued, 0
 	p.fetched.drop()
-	p.updated = update{}
 	p.room.Broadcast()
 }
 
@@ -361,7 +422,7 @@ func (p *placing) dropJobs() {
 func (qp *QP) endPlacing() {
 	if x := qp.extra; x != nil && x.placing != nil {
 		x.placing.dropJobs()
-		x.placing.held = nil
+		x.placing.held, x.placing.counts, x.placing.lastWQE = nil, nil, false
 		qp.observed &^= placingData
 	}
 }

@@ -122,9 +122,14 @@ func (h QPHandle) CompleteRecv(wc *WC, solicited bool) { h.qp.completeRecv(wc, s
 // counter: CompCntrRemoteRead when the data is sent, CompCntrRemoteWrite when it is placed. n may
 // be 0, if more bytes of the operation follow.
 func (h QPHandle) CountRemote(op CompCntrOps, n, bytes uint64) {
-	if h.qp.observed&counted != 0 {
-		h.qp.countOps(op, WCSuccess, n, bytes)
+	if h.qp.observed&counted == 0 {
+		return
 	}
+	if op == CompCntrRemoteWrite && h.Placing() {
+		h.qp.holdCount(op, n, bytes)
+		return
+	}
+	h.qp.countOps(op, WCSuccess, n, bytes)
 }
 
 // CountMoved counts n bytes of a READ or WRITE of the peer that moved without packets, and the

@@ -123,18 +123,11 @@ func (qp *QP) stageNext() bool {
 	if s.bytes > 0 && uint64(s.bytes)+wr.length > maxStaged {
 		return false
 	}
-	mem := backing.alloc(int(wr.length))
-	data, err := mem.b, error(nil)
-	for _, p := range pieces { // ordinary memory
-		if p.mr == nil && err == nil {
-			err = qp.gather(data[:p.n], []SGE{wr.SGList[p.off]})
-		}
-		data = data[p.n:]
-	}
-	s.bytes += len(mem.b)
-	epoch := s.epoch
+	s.bytes += int(wr.length)
+	epoch, length := s.epoch, int(wr.length)
 	qp.unlock()
-	data = mem.b
+	mem := backing.alloc(length)
+	data, err := mem.b, error(nil)
 	for _, p := range pieces {
 		if p.mr != nil && err == nil {
 			err = p.mr.backing.read(data[:p.n], p.off)
@@ -145,6 +138,13 @@ func (qp *QP) stageNext() bool {
 	if s.epoch != epoch { // flushed or reset
 		mem.free()
 		return true
+	}
+	data = mem.b
+	for _, p := range pieces { // ordinary memory
+		if p.mr == nil && err == nil {
+			err = qp.gather(data[:p.n], []SGE{wr.SGList[p.off]})
+		}
+		data = data[p.n:]
 	}
 	if err != nil {
 		wr.fault = WCLocProtErr
@@ -162,7 +162,7 @@ func (qp *QP) stageNext() bool {
 // readsOutstanding reports whether a READ or an atomic before the first hidden request is not
 // complete, or its data has not arrived.
 func (qp *QP) readsOutstanding() bool {
-	if qp.observed&placingData != 0 {
+	if qp.observed&placingData != 0 && qp.extra.placing.done < qp.extra.placing.own {
 		return true
 	}
 	for i := range qp.sq.len() {

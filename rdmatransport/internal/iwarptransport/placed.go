@@ -17,6 +17,8 @@ func (q *qp) Placed(failed *verbs.PlaceError) {
 		q.h.CountRemoteError(verbs.CompCntrRemoteWrite)
 		q.h.Event(asyncEvent(rdmap.OperationError))
 		q.fail(rdmap.OperationError, nil)
+	case failed.By == verbs.PlaceAtomic:
+		q.failResponse(q.sending.responses.oldest(), rdmap.OperationError)
 	default:
 		if failed.Incomplete && failed.By == verbs.PlaceRecv {
 			q.failRecv(verbs.WCLocProtErr)

@@ -18,6 +18,7 @@ type response struct {
 	rtr      bool                      // READ: it is the ready-to-receive message
 	read     rdmap.ReadRequestHeader   // READ: the part that is not sent
 	update   rdmap.AtomicRequestHeader // atomic: the request
+	updating *verbs.Update             // atomic in a backend: it has started
 	previous uint64                    // atomic: the previous content of memory
 	ddp      [ddp.UntaggedLen]byte     // the request's DDP header, for a Terminate message
 }
@@ -166,19 +167,19 @@ func (q *qp) executeAtomic(w *response) error {
 	if err != nil {
 		return err
 	}
-	var found uint64
-	ok, state := false, verbs.FetchDone
 	if word.InBackend() {
-		update := w.update
-		found, state = word.Change(update.Apply)
-		ok = state != verbs.FetchFailed
-	} else {
-		found, ok = word.Update(w.update.Apply)
+		if w.updating == nil {
+			update := w.update
+			w.updating = word.Change(update.Apply, 0)
+		}
+		w.previous, w.done = w.updating.Result()
+		return nil
 	}
+	found, ok := word.Update(w.update.Apply)
 	if !ok {
 		return rdmap.OperationError
 	}
-	w.previous, w.done = found, state == verbs.FetchDone
+	w.previous, w.done = found, true
 	return nil
 }
 

@@ -91,9 +91,9 @@ func (s Span) Fetch(more int) (Span, verbs.Fetched) {
 	return Span{b, nil}, state
 }
 
-// Change is Update for a word in a backend: see verbs.QPHandle.Update.
-func (s Span) Change(f func(uint64) uint64) (orig uint64, state verbs.Fetched) {
-	return s.how.h.Update(s.how.mr, s.how.off, f)
+// Change starts Update for a word in a backend: see verbs.QPHandle.Update.
+func (s Span) Change(f func(uint64) uint64, psn uint32) *verbs.Update {
+	return s.how.h.Update(s.how.mr, s.how.off, f, psn)
 }
 
 // ahead is how many bytes ahead of a copy user memory is prefetched. It is seldom in the caches.

@@ -27,23 +27,32 @@ type deferred struct {
 	op   wire.Opcode
 	word wire.AtomicETH
 	need verbs.Access
+	// Of a word in a backend: it has started.
+	update *verbs.Update
 }
 
 // deferWork accepts a request and defers it until its response is due.
 func (q *qp) deferWork(kind receive.Kind, d *deferred) {
 	d.pd = q.resp.pd
+	if d.update == nil {
+		q.resp.unstarted++
+	}
 	q.answer(receive.Response{Kind: kind, Deferred: true, Owner: d})
 }
 
 // modifyWord executes an atomic, or an ATOMIC WRITE of the value Swap. It is deferred if earlier
-// requests are.
+// requests are. One in a backend starts at once if it can, so that completions behind it wait.
 func (q *qp) modifyWord(kind receive.Kind, op wire.Opcode, a *wire.AtomicETH, need verbs.Access) bool {
 	word, nak, status := q.word(a, need)
 	if nak != 0 {
 		return q.refuse(nak, status)
 	}
 	if q.receiving.Defers() || word.InBackend() {
-		q.deferWork(kind, &deferred{op: op, word: *a, need: need})
+		d := &deferred{op: op, word: *a, need: need}
+		if word.InBackend() && q.resp.unstarted == 0 {
+			d.update = word.Change(d.change(), q.receiving.PSN())
+		}
+		q.deferWork(kind, d)
 		return false
 	}
 	orig, ok := modify(word, op, a)
@@ -103,26 +112,28 @@ func (q *qp) executeDeferred(r *receive.Response) bool {
 		}
 		return false
 	}
-	q.resp.pd = d.pd
-	word, nak, status := q.word(&d.word, d.need)
-	if nak != 0 {
-		return q.failPending(nak, r.PSN, status)
-	}
-	orig, ok := uint64(0), false
-	if word.InBackend() {
-		var state verbs.Fetched
-		if orig, state = word.Change(d.change()); state == verbs.FetchPending {
-			return false
+	if d.update == nil {
+		q.resp.pd = d.pd
+		word, nak, status := q.word(&d.word, d.need)
+		if nak != 0 {
+			return q.failPending(nak, r.PSN, status)
 		}
-		ok = state == verbs.FetchDone
-	} else {
-		orig, ok = modify(word, d.op, &d.word)
+		q.resp.unstarted--
+		if !word.InBackend() {
+			orig, ok := modify(word, d.op, &d.word)
+			if !ok {
+				return q.failPending(wire.NakRemoteOperational, r.PSN, verbs.WCRemOpErr)
+			}
+			q.receiving.OnDeferredExecuted(orig)
+			return true
+		}
+		d.update = word.Change(d.change(), r.PSN)
 	}
-	if !ok {
-		return q.failPending(wire.NakRemoteOperational, r.PSN, verbs.WCRemOpErr)
+	orig, done := d.update.Result()
+	if done {
+		q.receiving.OnDeferredExecuted(orig)
 	}
-	q.receiving.OnDeferredExecuted(orig)
-	return true
+	return done
 }
 
 // flushes has the FLUSHes of a device. At most maxFlushes goroutines execute them, and the others
@@ -188,6 +199,7 @@ func (f flush) execute() {
 		q.failPending(wire.NakRemoteOperational, q.receiving.Pending().PSN, verbs.WCRemOpErr)
 	default:
 		q.receiving.OnDeferredExecuted(0)
+		q.resp.unstarted--
 		d.file, d.bytes = nil, nil // the history keeps d for a while
 	}
 	q.sendDueAndUnlock()

@@ -156,6 +156,7 @@ type qp struct {
 
 	hasBacklog      bool // path is a stack.Backlogged
 	isDelayed       bool // it is on the engine's stack of delayed QPs
+	lacksRoom       bool // responses were dropped while a backend was slow
 	corkedSincePoll bool // a request was corked since an application last polled
 
 	e        *Engine
@@ -229,6 +230,7 @@ type responder struct {
 	message    msgKind   // the kind of the open message
 	taken      bool      // the message has taken a receive request
 	gotRequest bool      // a request was executed or refused
+	unstarted  uint8     // deferred requests that have not started
 	pd         *verbs.PD // XRC: PD of the SRQ of the current request or response
 }
 

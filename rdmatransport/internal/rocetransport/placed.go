@@ -12,6 +12,10 @@ func (q *qp) Placed(failed *verbs.PlaceError) {
 	switch {
 	case !receives(q.h.State()):
 	case failed == nil:
+		if q.lacksRoom && !q.h.PlacingFull() {
+			q.lacksRoom = false
+			q.sending.OnRoom()
+		}
 		q.sendAllNow()
 	case failed.By == verbs.PlaceSend:
 		q.failPlacedResponse(failed)
@@ -33,8 +37,8 @@ func (q *qp) failPlacedResponse(e *verbs.PlaceError) {
 	q.sendGathered()
 }
 
-// failPlacedRequest ends the connection after an error of the memory of a SEND or WRITE. Its
-// packets have not been acknowledged.
+// failPlacedRequest ends the connection after an error of the memory of a SEND, a WRITE or an
+// atomic. Its packets have not been acknowledged.
 func (q *qp) failPlacedRequest(e *verbs.PlaceError) {
 	if q.reliable() {
 		q.receiving.DropPending()
@@ -45,6 +49,9 @@ func (q *qp) failPlacedRequest(e *verbs.PlaceError) {
 	case e.By == verbs.PlaceRemote:
 		q.h.CountRemoteError(verbs.CompCntrRemoteWrite)
 		q.failRecv(q.resp.writeStatus(verbs.WCRemOpErr))
+	case e.By == verbs.PlaceAtomic:
+		q.resp.taken = false // by a message behind it
+		q.failRecv(verbs.WCRemOpErr)
 	case e.Incomplete:
 		q.failRecv(verbs.WCLocProtErr)
 	default:

@@ -122,8 +122,10 @@ func (q *qp) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 		q.count().rcvdPkts++
 		q.onCNP()
 		return
-	case q.h.PlacingFull() && !info.Response():
-		return // lost, until the backend has taken more of what was received
+	case q.h.PlacingFull() && (!info.Response() || info.Read()):
+		// Lost, until the backend has taken more of what was received.
+		q.lacksRoom = q.lacksRoom || info.Response()
+		return
 	case q.service == wire.UD:
 		q.receiveDatagram(d, pkt)
 		return

@@ -26,15 +26,19 @@ func (q *qp) expired() {
 	if u := q.unreliable; u != nil && u.resume != 0 && now >= u.resume {
 		u.resume = 0
 	}
-	if sends(s) {
+	if sends(s) && !q.h.PlacingFull() {
 		q.act(q.sending.OnAlarm(now))
 	}
 	q.sendDueAndUnlock()
 }
 
-// due returns the earliest deadline, 0 if there is none.
+// due returns the earliest deadline, 0 if there is none. Answers are not late while this side drops
+// them: see Placed.
 func (q *qp) due() time.Duration {
-	due := earlier(q.sending.Deadline(), q.receiving.Deadline())
+	due := q.receiving.Deadline()
+	if !q.h.PlacingFull() {
+		due = earlier(q.sending.Deadline(), due)
+	}
 	if u := q.unreliable; u != nil {
 		due = earlier(due, u.resume)
 	}

@@ -71,6 +71,16 @@ func (s *State) retry(e modeEvent, o *Outcome) {
 	o.Action = WentBack
 }
 
+// OnRoom retransmits everything from una on, after this side has dropped responses for which it had
+// no room. That is no retry: the peer is not late, and nothing was lost on the way.
+func (s *State) OnRoom() {
+	if s.flight.idle() || s.alarm.isSet(RNRWaitEnd) || s.mode.is(Failed) {
+		return
+	}
+	s.rewind()
+	s.change(onTimeout)
+}
+
 // rewind moves the cursor back to una, which is in the oldest request. The retransmission gets a
 // new timeout.
 func (s *State) rewind() {

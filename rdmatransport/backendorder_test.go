@@ -1,0 +1,137 @@
+package rdmatransport_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// gates holds back writes to a store until they are passed one by one, or all.
+type gates struct {
+	p    *backs
+	pass chan error
+	all  chan struct{}
+	open func() // closes all
+}
+
+// gated runs a test in virtual time with two stations with backends, which RoCE connects. Writes to
+// one of the backends wait.
+func gated(t *testing.T, n int, of func(p *backs) *store, f func(t *testing.T, g *gates)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		lan := new(pipe.Switch)
+		g := &gates{pass: make(chan error), all: make(chan struct{})}
+		g.open = sync.OnceFunc(func() { close(g.all) })
+		g.p = connectBacks(t, newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24"), newStore(n), newStore(n),
+			verbs.RoCEv2)
+		of(g.p).before = func(write bool, _ int64, n int) (int, error) {
+			if write {
+				select {
+				case err := <-g.pass:
+					return n, err
+				case <-g.all:
+				}
+			}
+			return n, nil
+		}
+		t.Cleanup(g.open)
+		f(t, g)
+	})
+}
+
+// none checks that a CQ is empty after everything has happened that can.
+func (g *gates) none(what string, cq *verbs.CQ) {
+	g.p.t.Helper()
+	synctest.Wait()
+	var wc [1]verbs.WC
+	if n, err := cq.Poll(wc[:]); n > 0 || err != nil {
+		g.p.t.Errorf("%s: %+v, %v", what, wc[0], err)
+	}
+}
+
+// one returns the next completion.
+func (g *gates) one(cq *verbs.CQ) verbs.WC { return poll(g.p.t, cq) }
+
+// TestBackendReadsDelayNoPeer: while the data of this side's READs is on its way to a backend, the
+// peer's requests are executed and acknowledged.
+func TestBackendReadsDelayNoPeer(t *testing.T) {
+	gated(t, 4096, func(p *backs) *store { return p.sa }, func(t *testing.T, g *gates) {
+		a, b := g.p.qa.QP(), g.p.qb.QP()
+		plain := g.p.a.reg(make([]byte, 64), everyAccess)
+		ok(t, a.PostSend(&verbs.SendWR{Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{g.p.ma.SGE(0, 64)},
+			RemoteAddr: g.p.mb.Addr(), RKey: g.p.mb.RKey()}))
+		g.none("the READ is complete before its data is there", a.SendCQ())
+		ok(t, b.PostSend(&verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{g.p.mb.SGE(0, 8)},
+			RemoteAddr: plain.Addr(), RKey: plain.RKey()}))
+		if wc := g.one(b.SendCQ()); wc.Status != verbs.WCSuccess {
+			t.Error(wc.Status)
+		}
+		g.none("the READ is complete before its data is there", a.SendCQ())
+		g.pass <- nil
+		if wc := g.one(a.SendCQ()); wc.Status != verbs.WCSuccess {
+			t.Error(wc.Status)
+		}
+	})
+}
+
+// TestBackendHoldsLittleOfRead: the data of a long READ into a slow backend is bounded here, and the
+// READ neither times out nor is repeated too often.
+func TestBackendHoldsLittleOfRead(t *testing.T) {
+	const n = 16 << 20
+	gated(t, n, func(p *backs) *store { return p.sa }, func(t *testing.T, g *gates) {
+		a := g.p.qa.QP()
+		want := g.p.sb.fill(0, n, g.p.random)
+		before := heap()
+		ok(t, a.PostSend(&verbs.SendWR{Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{g.p.ma.SGE(0, n)},
+			RemoteAddr: g.p.mb.Addr(), RKey: g.p.mb.RKey()}))
+		time.Sleep(time.Minute)
+		g.none("the READ is complete before its data is there", a.SendCQ())
+		if grown := heap() - before; grown > 10<<20 {
+			t.Errorf("a READ of %d MiB holds %d MiB", n>>20, grown>>20)
+		}
+		g.open()
+		if wc := g.one(a.SendCQ()); wc.Status != verbs.WCSuccess {
+			t.Fatal(wc.Status)
+		}
+		g.p.same("READ", g.p.sa.part(0, n), want)
+	})
+}
+
+// TestBackendAtomicBeforeSend: what a SEND behind an atomic completes, comes after the atomic is
+// executed in a backend, and is an error if that fails. (RFC 7306 has no such order.)
+func TestBackendAtomicBeforeSend(t *testing.T) {
+	for _, err := range []error{nil, errors.New("on demand")} {
+		gated(t, 4096, func(p *backs) *store { return p.sb }, func(t *testing.T, g *gates) {
+			a, b := g.p.qa.QP(), g.p.qb.QP()
+			plain := g.p.b.reg(make([]byte, 64), everyAccess)
+			local := g.p.a.reg(make([]byte, 64), everyAccess)
+			ok(t, b.PostRecv(&verbs.RecvWR{WRID: 1, SGList: []verbs.SGE{plain.SGE(0, 64)}}))
+			for i := range 2 {
+				ok(t, a.PostSend(&verbs.SendWR{WRID: uint64(i), Opcode: verbs.AtomicFetchAndAdd, Flags: verbs.SendSignaled,
+					SGList: []verbs.SGE{local.SGE(8*i, 8)}, RemoteAddr: g.p.mb.Addr(), RKey: g.p.mb.RKey(), CompareAdd: 1}))
+			}
+			ok(t, a.PostSend(&verbs.SendWR{WRID: 2, Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{local.SGE(32, 8)}}))
+			g.none("the SEND is received before the atomics are executed", b.RecvCQ())
+			g.pass <- nil
+			g.none("the SEND is received before the second atomic is executed", b.RecvCQ())
+			g.pass <- err
+			want, recv := []verbs.WCStatus{verbs.WCSuccess, verbs.WCSuccess, verbs.WCSuccess}, verbs.WCSuccess
+			if err != nil {
+				want, recv = []verbs.WCStatus{verbs.WCSuccess, verbs.WCRemOpErr, verbs.WCWRFlushErr}, verbs.WCWRFlushErr
+			}
+			if wc := g.one(b.RecvCQ()); wc.Status != recv {
+				t.Errorf("receive request %v, want %v", wc.Status, recv)
+			}
+			for i, s := range want {
+				if wc := g.one(a.SendCQ()); wc.WRID != uint64(i) || wc.Status != s {
+					t.Errorf("request %d: %v, want %v", wc.WRID, wc.Status, s)
+				}
+			}
+		})
+	}
+}
