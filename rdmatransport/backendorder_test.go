@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/softrnic/softrnic/link/impair"
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -27,12 +28,17 @@ func gated(t *testing.T, n int, of func(p *backs) *store, f func(t *testing.T, g
 		lan := new(pipe.Switch)
 		g := &gates{pass: make(chan error), all: make(chan struct{})}
 		g.open = sync.OnceFunc(func() { close(g.all) })
-		g.p = connectBacks(t, newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24"), newStore(n), newStore(n),
-			verbs.RoCEv2)
+		on := func(addr string) *station { // everything is sent in packets, because an impaired link is not link.Shared
+			return newStationOn(t, must(impair.New(lan.Port(), nil))(t), addr, nil)
+		}
+		g.p = connectBacks(t, on("10.0.0.1/24"), on("10.0.0.2/24"), newStore(n), newStore(n), verbs.RoCEv2)
 		of(g.p).before = func(write bool, _ int64, n int) (int, error) {
 			if write {
 				select {
 				case err := <-g.pass:
+					if err != nil {
+						n = 0
+					}
 					return n, err
 				case <-g.all:
 				}
