@@ -85,8 +85,8 @@ func TestBackendReadsDelayNoPeer(t *testing.T) {
 	})
 }
 
-// TestBackendHoldsLittleOfRead: the data of a long READ into a slow backend is bounded here, and the
-// READ neither times out nor is repeated too often.
+// TestBackendHoldsLittleOfRead: the data of a long READ into a slow backend is bounded here, and
+// the READ neither times out nor is repeated too often.
 func TestBackendHoldsLittleOfRead(t *testing.T) {
 	const n = 16 << 20
 	gated(t, n, func(p *backs) *store { return p.sa }, func(t *testing.T, g *gates) {

@@ -209,8 +209,8 @@ func (p *pinned) AllocStaging(n int) []byte {
 
 func (p *pinned) FreeStaging([]byte) {}
 
-// TestStagingIsPinnedUnlocked: staging memory of send requests and of responses is allocated without
-// the QP's lock, because pinning takes long.
+// TestStagingIsPinnedUnlocked: staging memory of send requests and of responses is allocated
+// without the QP's lock, because pinning takes long.
 func TestStagingIsPinnedUnlocked(t *testing.T) {
 	r := newRig(t)
 	r.moveTo(t, verbs.StateRTS)

@@ -68,7 +68,7 @@ func (s Span) Part(off, n int) Span {
 	return Span{b: s.b[off : off+n]}
 }
 
-// partElsewhere is Part if the memory is not accessed directly. Part is inlined because this is not.
+// partElsewhere is Part if the memory is not accessed directly.
 func (s Span) partElsewhere(off, n int) Span {
 	if !s.InBackend() {
 		return Span{s.b[off : off+n], s.how}
