@@ -8,9 +8,12 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/vfs.h>
 #include "cuda.h"
 
 // Constants of cuda.h, of NVIDIA's toolkit.
@@ -22,7 +25,7 @@ enum {
 	ERROR_CONTEXT_IS_DESTROYED = 709,
 };
 
-static struct {
+struct functions {
 	int (*PointerGetAttribute)(void *data, int attribute, uint64_t ptr);
 	int (*CtxPushCurrent)(void *context);
 	int (*CtxPopCurrent)(void **context);
@@ -38,33 +41,63 @@ static struct {
 	int (*MemHostUnregister)(void *p);
 	int (*GetErrorName)(int result, const char **name);
 	int (*CtxGetId)(void *context, unsigned long long *id); // since CUDA 12; may be NULL
-} cu;
+};
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // innermost
+static struct functions cu; // set once, before cu_found
+static atomic_int cu_found;
+static atomic_ullong looked; // how many libraries the program had loaded, when it had no CUDA
 
-// found tells whether the program has the driver's library, with all functions.
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // innermost; nothing is called under it
+
+static int loads(struct dl_phdr_info *info, size_t size, void *to)
+{
+	(void)size;
+	*(unsigned long long *)to = info->dlpi_adds;
+	return 1;
+}
+
+// found tells whether the program has the driver's library, with all functions. It does not take
+// the dynamic loader's lock unless libraries were loaded since the last call: a constructor of a
+// library may register memory with that lock held, or load others for long.
 static int found(void)
 {
-	static int is;
-	pthread_mutex_lock(&lock);
-	void *lib = is ? NULL : dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-	if (lib) {
-#define F(field, symbol) (*(void **)&cu.field = dlsym(lib, symbol))
-		is = F(PointerGetAttribute, "cuPointerGetAttribute") && F(CtxPushCurrent, "cuCtxPushCurrent_v2") &&
-		     F(CtxPopCurrent, "cuCtxPopCurrent_v2") && F(DeviceGet, "cuDeviceGet") &&
-		     F(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain") &&
-		     F(DevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2") && F(StreamCreate, "cuStreamCreate") &&
-		     F(StreamDestroy, "cuStreamDestroy_v2") && F(StreamSynchronize, "cuStreamSynchronize") &&
-		     F(MemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2") && F(MemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2") &&
-		     F(MemHostRegister, "cuMemHostRegister_v2") && F(MemHostUnregister, "cuMemHostUnregister") &&
-		     F(GetErrorName, "cuGetErrorName");
-		F(CtxGetId, "cuCtxGetId");
-#undef F
-		// The library stays open, as its functions are in use.
+	if (atomic_load(&cu_found))
+		return 1;
+	unsigned long long now = 0;
+	dl_iterate_phdr(loads, &now);
+	if (now == atomic_load(&looked))
+		return 0;
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	if (!lib) {
+		atomic_store(&looked, now);
+		return 0;
 	}
-	int result = is;
+	struct functions f;
+#define F(field, symbol) (*(void **)&f.field = dlsym(lib, symbol))
+	int all = F(PointerGetAttribute, "cuPointerGetAttribute") && F(CtxPushCurrent, "cuCtxPushCurrent_v2") &&
+		  F(CtxPopCurrent, "cuCtxPopCurrent_v2") && F(DeviceGet, "cuDeviceGet") &&
+		  F(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain") &&
+		  F(DevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2") && F(StreamCreate, "cuStreamCreate") &&
+		  F(StreamDestroy, "cuStreamDestroy_v2") && F(StreamSynchronize, "cuStreamSynchronize") &&
+		  F(MemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2") && F(MemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2") &&
+		  F(MemHostRegister, "cuMemHostRegister_v2") && F(MemHostUnregister, "cuMemHostUnregister") &&
+		  F(GetErrorName, "cuGetErrorName");
+	F(CtxGetId, "cuCtxGetId");
+#undef F
+	// The library stays open, as its functions are in use.
+	pthread_mutex_lock(&lock);
+	if (all && !atomic_load(&cu_found)) {
+		cu = f;
+		atomic_store(&cu_found, 1);
+	}
 	pthread_mutex_unlock(&lock);
-	return result;
+	return all;
+}
+
+int cuda_dmabuf(int fd)
+{
+	struct statfs fs;
+	return !fstatfs(fd, &fs) && fs.f_type == 0x444d4142; // DMA_BUF_MAGIC of <linux/magic.h>
 }
 
 static int on_device(uint64_t addr)
@@ -162,38 +195,27 @@ static void leave(void)
 	cu.CtxPopCurrent(&context);
 }
 
-int cuda_copy(struct cuda_memory *m, uint64_t addr, void *host, size_t n, int to_gpu)
-{
-	void *stream;
-	int err = enter(m);
-	if (err)
-		return err;
-	if (!(err = take_stream(m, &stream))) {
-		err = to_gpu ? cu.MemcpyHtoDAsync(addr, host, n, stream) : cu.MemcpyDtoHAsync(host, addr, n, stream);
-		int end = cu.StreamSynchronize(stream);
-		err = err ? err : end;
-		// After an error the context may be lost, and its streams with it.
-		if (!err)
-			give_stream(m, stream);
-	}
-	leave();
-	return err;
-}
-
 const char *cuda_error(int result)
 {
 	const char *name;
 	return cu.GetErrorName(result, &name) ? "unknown error" : name;
 }
 
-// Staging memory that is free, by size: 4 KiB times a power of two. It is memory of this file,
-// which is only registered with CUDA, so that it stays when a context ends.
+// Staging memory is memory of this file, which is only registered with CUDA, so that it stays when
+// a context ends. QPs are locked when it is allocated and released. It is therefore registered by
+// its first copy, and unregistered after a later one.
 #define CLASSES 20
 #define MOST_FREE (64 << 20) // bytes
-static struct free_memory {
-	struct free_memory *next;
-} *free_staging[CLASSES];
+#define HEADER 4096          // bytes before the memory
+struct block {
+	struct block *next, *next_fresh;
+	size_t size; // of the memory: 4 KiB times a power of two
+};
+static struct block *free_blocks[CLASSES];
+static struct block *fresh; // those that are not registered; few
 static size_t bytes_free;
+
+static char *memory_of(struct block *b) { return (char *)b + HEADER; }
 
 static int class_of(size_t n)
 {
@@ -203,45 +225,103 @@ static int class_of(size_t n)
 	return c;
 }
 
-void *cuda_alloc_staging(struct cuda_memory *m, size_t n, size_t *size)
+void *cuda_alloc_staging(size_t n, size_t *size)
 {
 	int c = class_of(n);
 	if (c == CLASSES)
 		return NULL;
 	*size = (size_t)4096 << c;
 	pthread_mutex_lock(&lock);
-	struct free_memory *p = free_staging[c];
-	if (p) {
-		free_staging[c] = p->next;
-		bytes_free -= *size;
+	struct block *b = free_blocks[c];
+	if (b) {
+		free_blocks[c] = b->next;
+		bytes_free -= b->size;
 	}
 	pthread_mutex_unlock(&lock);
-	if (p)
-		return p;
-	void *new = mmap(NULL, *size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (new == MAP_FAILED)
+	if (b)
+		return memory_of(b);
+	b = mmap(NULL, HEADER + *size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (b == MAP_FAILED)
 		return NULL;
-	if (!enter(m)) {
-		cu.MemHostRegister(new, *size, HOST_REGISTER_PORTABLE); // without it, copies are slower
-		leave();
-	}
-	return new;
+	b->size = *size;
+	pthread_mutex_lock(&lock);
+	b->next_fresh = fresh;
+	fresh = b;
+	pthread_mutex_unlock(&lock);
+	return memory_of(b);
 }
 
-void cuda_free_staging(void *p, size_t size)
+void cuda_free_staging(void *p)
 {
-	int c = class_of(size);
+	struct block *b = (struct block *)((char *)p - HEADER), **to = &free_blocks[class_of(b->size)];
 	pthread_mutex_lock(&lock);
-	int keep = bytes_free + size <= MOST_FREE;
-	if (keep) {
-		struct free_memory *f = p;
-		f->next = free_staging[c];
-		free_staging[c] = f;
-		bytes_free += size;
-	}
+	b->next = *to;
+	*to = b;
+	bytes_free += b->size;
 	pthread_mutex_unlock(&lock);
-	if (!keep) {
-		cu.MemHostUnregister(p);
-		munmap(p, size);
+}
+
+// take_fresh removes the block that has p from the fresh ones. The lock is held.
+static struct block *take_fresh(char *p)
+{
+	for (struct block **at = &fresh; *at; at = &(*at)->next_fresh) {
+		struct block *b = *at;
+		if (p >= memory_of(b) && p < memory_of(b) + b->size) {
+			*at = b->next_fresh;
+			return b;
+		}
 	}
+	return NULL;
+}
+
+// pin registers the staging memory at p before its first copy; without it, copies are slower. A
+// context is current.
+static void pin(char *p)
+{
+	pthread_mutex_lock(&lock);
+	struct block *b = take_fresh(p);
+	pthread_mutex_unlock(&lock);
+	if (b)
+		cu.MemHostRegister(memory_of(b), b->size, HOST_REGISTER_PORTABLE);
+}
+
+// unpin unmaps free staging memory beyond MOST_FREE. A context is current.
+static void unpin(void)
+{
+	for (;;) {
+		struct block *b = NULL, *unregistered = NULL;
+		pthread_mutex_lock(&lock);
+		for (int c = CLASSES - 1; c >= 0 && !b && bytes_free > MOST_FREE; c--)
+			if ((b = free_blocks[c])) {
+				free_blocks[c] = b->next;
+				bytes_free -= b->size;
+				unregistered = take_fresh(memory_of(b));
+			}
+		pthread_mutex_unlock(&lock);
+		if (!b)
+			return;
+		if (!unregistered)
+			cu.MemHostUnregister(memory_of(b));
+		munmap(b, HEADER + b->size);
+	}
+}
+
+int cuda_copy(struct cuda_memory *m, uint64_t addr, void *host, size_t n, int to_gpu)
+{
+	void *stream;
+	int err = enter(m);
+	if (err)
+		return err;
+	pin(host);
+	if (!(err = take_stream(m, &stream))) {
+		err = to_gpu ? cu.MemcpyHtoDAsync(addr, host, n, stream) : cu.MemcpyDtoHAsync(host, addr, n, stream);
+		int end = cu.StreamSynchronize(stream);
+		err = err ? err : end;
+		// After an error the context may be lost, and its streams with it.
+		if (!err)
+			give_stream(m, stream);
+	}
+	unpin();
+	leave();
+	return err;
 }

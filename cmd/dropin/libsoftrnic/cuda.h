@@ -27,9 +27,12 @@ int cuda_copy(struct cuda_memory *m, uint64_t addr, void *host, size_t n, int to
 // cuda_error returns the name of a CUresult.
 const char *cuda_error(int result);
 
-// cuda_alloc_staging returns memory of the processor that is pinned if possible, of at least n
-// bytes. Its size is in *size. cuda_free_staging takes it back.
-void *cuda_alloc_staging(struct cuda_memory *m, size_t n, size_t *size);
-void cuda_free_staging(void *p, size_t size);
+// cuda_alloc_staging returns memory of the processor that copies pin if possible, of at least n
+// bytes. Its size is in *size. cuda_free_staging takes it back. Neither calls CUDA.
+void *cuda_alloc_staging(size_t n, size_t *size);
+void cuda_free_staging(void *p);
+
+// cuda_dmabuf tells whether a descriptor is a dma-buf.
+int cuda_dmabuf(int fd);
 
 #endif

@@ -3,6 +3,7 @@
 package main
 
 /*
+#include "cuda.h"
 #include "softrnic.h"
 */
 import "C"
@@ -33,8 +34,8 @@ const (
 	dmabufEnd   = 1 << 2
 )
 
-// mapDmabuf maps a part of a dma-buf. Errors are those of the kernel for NVIDIA's cards: EBADF
-// without a descriptor, EINVAL for another file and for a range outside the buffer.
+// mapDmabuf maps a part of a dma-buf. As with NVIDIA's cards, the error is EINVAL for a range
+// outside the buffer.
 func mapDmabuf(fd int, offset, length uint64, write bool) (*dmabuf, error) {
 	const op = "register dma-buf"
 	page := uint64(os.Getpagesize())
@@ -47,11 +48,6 @@ func mapDmabuf(fd int, offset, length uint64, write bool) (*dmabuf, error) {
 		return nil, verbs.Errorf(err, op, "descriptor %d", fd)
 	}
 	d := &dmabuf{fd: own}
-	if err := d.sync(dmabufRead); err != nil {
-		_ = unix.Close(own)
-		return nil, verbs.Errorf(syscall.EINVAL, op, "descriptor %d is not a dma-buf: %v", fd, err)
-	}
-	_ = d.sync(dmabufRead | dmabufEnd)
 	if size, err := unix.Seek(own, 0, unix.SEEK_END); err == nil && uint64(size) < offset+length {
 		_ = unix.Close(own)
 		return nil, verbs.Errorf(syscall.EINVAL, op, "offset %d and length %d exceed the buffer of %d bytes", offset, length, size)
@@ -132,6 +128,9 @@ func srRegDmabufMR(p C.uint32_t, offset C.uint64_t, length C.size_t, iova C.uint
 		}
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil {
 			return verbs.Errorf(err, op, "descriptor %d", fd)
+		}
+		if C.cuda_dmabuf(fd) == 0 { // also if the memory is a GPU's, as with NVIDIA's cards
+			return verbs.Errorf(syscall.EINVAL, op, "descriptor %d is not a dma-buf", fd)
 		}
 		gpu, err := gpuAt(op, uint64(iova), uint64(length))
 		if err != nil {

@@ -57,7 +57,7 @@ func (g *gpuMemory) copy(p []byte, off int64, toGPU C.int) (int, error) {
 // AllocStaging implements verbs.Stager.
 func (g *gpuMemory) AllocStaging(n int) []byte {
 	var size C.size_t
-	p := C.cuda_alloc_staging(&g.m, C.size_t(n), &size)
+	p := C.cuda_alloc_staging(C.size_t(n), &size)
 	if p == nil {
 		return nil
 	}
@@ -66,7 +66,7 @@ func (g *gpuMemory) AllocStaging(n int) []byte {
 
 // FreeStaging implements verbs.Stager.
 func (g *gpuMemory) FreeStaging(b []byte) {
-	C.cuda_free_staging(unsafe.Pointer(unsafe.SliceData(b)), C.size_t(cap(b)))
+	C.cuda_free_staging(unsafe.Pointer(unsafe.SliceData(b)))
 }
 
 func (g *gpuMemory) release() { C.cuda_release(&g.m) }

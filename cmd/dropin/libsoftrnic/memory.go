@@ -114,7 +114,17 @@ func srReregMR(h C.uint32_t, flags C.int, p C.uint32_t, addr unsafe.Pointer, len
 	}
 	var buf []byte
 	if flags&reregFlagTranslation != 0 {
-		var err error
+		gpu, err := gpuAt("reregister MR", uint64(uintptr(addr)), uint64(length))
+		if err != nil {
+			return errno(err)
+		}
+		if _, ok := backings.Load(mr); ok || gpu != nil {
+			if gpu != nil {
+				gpu.release()
+			}
+			*code = reregErrCmd
+			return C.int(syscall.EOPNOTSUPP) // a Backend's memory does not change
+		}
 		if buf, err = bytesAt("reregister MR", addr, length); err != nil {
 			return errno(err)
 		}

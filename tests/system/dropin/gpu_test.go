@@ -37,6 +37,33 @@ func gpuProgram(t *testing.T) (program string) {
 	return program
 }
 
+// TestGPUStaging runs the engine's part that is in C by itself: with AddressSanitizer, with
+// ThreadSanitizer, and with neither.
+func TestGPUStaging(t *testing.T) {
+	gate.System(t)
+	for _, sanitizer := range []string{"", "-fsanitize=address,undefined", "-fsanitize=thread"} {
+		dir := t.TempDir()
+		libcuda, program := filepath.Join(dir, "libcuda.so.1"), filepath.Join(dir, "staging")
+		for _, args := range [][]string{
+			{"-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", libcuda, "testdata/libcuda.c", "-lpthread"},
+			{"-rdynamic", "-o", program, "testdata/staging.c", "../../../cmd/dropin/libsoftrnic/cuda.c", "-lpthread", "-ldl"},
+		} {
+			args = append(args, "-O1", "-g", "-Wall", "-Wextra", "-Werror")
+			if sanitizer != "" {
+				args = append(args, sanitizer)
+			}
+			if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+				t.Fatalf("gcc: %v\n%s", err, out)
+			}
+		}
+		run := exec.Command(program, libcuda)
+		run.Env = append(os.Environ(), "ASAN_OPTIONS=detect_leaks=0") // streams stay, and contexts of the stand-in
+		if out, err := run.CombinedOutput(); err != nil || string(out) != "staged\n" {
+			t.Errorf("%s: %v\n%s", sanitizer, err, out)
+		}
+	}
+}
+
 // TestGPUCallers makes the calls with which NCCL, UCX, perftest and NVSHMEM ask whether devices
 // reach the memory of GPUs, and register it.
 func TestGPUCallers(t *testing.T) {

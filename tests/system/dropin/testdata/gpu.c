@@ -95,6 +95,14 @@ static void ask(const char *peermem)
 	CUdeviceptr p = gpu_memory(SIZE), none, managed;
 	struct ibv_mr *mr = nccl(pd, p + 100, 5000); // NCCL
 	CHECK(mr->lkey && mr->rkey && !ibv_dereg_mr(mr));
+	errno = 0;
+	CHECK(!ibv_reg_dmabuf_mr(pd, 0, 4096, p, file, EVERY) && errno == EINVAL); // no dma-buf, but the GPU's address
+	char *host = calloc(1, SIZE);
+	CHECK((mr = ibv_reg_mr(pd, host, SIZE, EVERY)));
+	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, (void *)p, SIZE, 0) == IBV_REREG_MR_ERR_CMD && errno == EOPNOTSUPP);
+	CHECK(!ibv_dereg_mr(mr) && (mr = ibv_reg_mr(pd, (void *)p, SIZE, EVERY)));
+	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, host, SIZE, 0) == IBV_REREG_MR_ERR_CMD && errno == EOPNOTSUPP);
+	CHECK(!ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE) && !ibv_dereg_mr(mr));
 	CHECK((mr = ibv_reg_mr(pd, (void *)p, SIZE, EVERY)) && mr->addr == (void *)p && !ibv_dereg_mr(mr)); // NVSHMEM
 	CHECK((mr = ibv_reg_mr_iova2(pd, (void *)p, SIZE, p, EVERY | IBV_ACCESS_RELAXED_ORDERING)) && !ibv_dereg_mr(mr)); // NCCL
 	int fd; // perftest: ibv_reg_mr_ex, and without it ibv_reg_dmabuf_mr

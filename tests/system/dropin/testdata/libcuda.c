@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 #include "cuda.h"
 
@@ -46,7 +49,7 @@ static unsigned long long ids;
 static struct context primary = {1, 1000};
 static __thread CUcontext stack[8];
 static __thread int depth;
-int standin_fail_after = -1, standin_copies;
+int standin_fail_after = -1, standin_copies, standin_pinned;
 
 int cuInit(unsigned flags) { return flags; }
 int cuDeviceGet(int *device, int ordinal) { return *device = ordinal; } // there is one, 0
@@ -188,6 +191,21 @@ int cuMemGetHandleForAddressRange(void *handle, CUdeviceptr p, size_t n, int typ
 	return 0;
 }
 
+// fstatfs is libc's, except that the handles of this GPU's memory are dma-bufs.
+int fstatfs(int fd, struct statfs *fs)
+{
+	struct stat is, of;
+	int err = syscall(SYS_fstatfs, fd, fs);
+	if (err || fstat(fd, &is))
+		return err;
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < allocated; i++)
+		if (memories[i].seen && !fstat(memories[i].fd, &of) && is.st_dev == of.st_dev && is.st_ino == of.st_ino)
+			fs->f_type = 0x444d4142; // DMA_BUF_MAGIC
+	pthread_mutex_unlock(&lock);
+	return 0;
+}
+
 int cuPointerGetAttribute(void *data, int attribute, CUdeviceptr p)
 {
 	pthread_mutex_lock(&lock);
@@ -215,10 +233,19 @@ int cuPointerGetAttribute(void *data, int attribute, CUdeviceptr p)
 int cuMemHostRegister_v2(void *p, size_t n, unsigned flags)
 {
 	(void)p; (void)n; (void)flags;
-	return current() ? 0 : CUDA_ERROR_INVALID_CONTEXT;
+	if (!current())
+		return CUDA_ERROR_INVALID_CONTEXT;
+	__atomic_add_fetch(&standin_pinned, 1, __ATOMIC_RELAXED);
+	return 0;
 }
 
-int cuMemHostUnregister(void *p) { return !p; }
+int cuMemHostUnregister(void *p)
+{
+	if (!current())
+		abort(); // the memory would stay registered
+	__atomic_sub_fetch(&standin_pinned, 1, __ATOMIC_RELAXED);
+	return !p;
+}
 
 // execute executes a copy, late. The lock is not held.
 static int execute(struct job *j, CUcontext c)
