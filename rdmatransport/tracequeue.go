@@ -34,7 +34,7 @@ func (t *traceQueue) add(e trace.Event) {
 	t.events = append(t.events, e)
 	if t.idle == nil {
 		t.idle = make(chan struct{})
-		go t.run()
+		t.clock.Go(t.run)
 	}
 }
 
@@ -65,6 +65,11 @@ func (t *traceQueue) drain(ctx context.Context) error {
 	if idle == nil {
 		return nil
 	}
+	t.clock.Park(func() bool {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return t.idle != idle || ctx.Err() != nil
+	})
 	select {
 	case <-idle:
 		return nil

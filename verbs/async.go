@@ -161,7 +161,7 @@ func (e *AsyncEvent) object() (*Device, *eventCounts) {
 func (d *Device) OnAsyncEvent(f func(n int)) {
 	q := &d.events
 	q.mu.Lock()
-	wait := q.onEvent.Set(f, q.n)
+	wait := q.onEvent.Set(d.clock, f, q.n)
 	q.mu.Unlock()
 	wait()
 }
@@ -169,6 +169,7 @@ func (d *Device) OnAsyncEvent(f func(n int)) {
 // asyncQueue is the queue of a device's events, oldest first. No other lock is taken while its lock
 // is held.
 type asyncQueue struct {
+	clock    Clock
 	notifier *wakeup.Notifier
 
 	mu           sync.Mutex
@@ -179,8 +180,8 @@ type asyncQueue struct {
 	onEvent      wakeup.Hook
 }
 
-func (q *asyncQueue) init() {
-	q.notifier = wakeup.New()
+func (q *asyncQueue) init(c Clock) {
+	q.clock, q.notifier = c, wakeup.New(c)
 	q.acked.L = &q.mu
 }
 
@@ -261,7 +262,5 @@ func (q *asyncQueue) discard(c *eventCounts) {
 		q.events = slices.DeleteFunc(q.events, func(e AsyncEvent) bool { return e.isDiscarded() })
 	}
 	q.onEvent.Changed(-n)
-	for c.unacked > 0 {
-		q.acked.Wait()
-	}
+	wakeup.Await(q.clock, &q.acked, func() bool { return c.unacked == 0 })
 }

@@ -64,7 +64,7 @@ func (pd *PD) regBackend(attr *MRInitAttr) (*MR, error) {
 	b := &backing{backend: attr.Backend, length: attr.BackendLength}
 	b.updater, _ = attr.Backend.(Updater)
 	b.stager, _ = attr.Backend.(Stager)
-	return pd.register(opRegister, &MR{kind: mrBackend, backing: b}, nil, attr.address(nil), attr.Access)
+	return pd.register(opRegister, &MR{kind: mrBackend, backing: b}, nil, attr.address(pd.dev, nil), attr.Access)
 }
 
 // useBackends is called before the PD gets a region with a Backend.

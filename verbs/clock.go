@@ -26,6 +26,13 @@ type Clock interface {
 	// Virtual reports whether this is not the machine's clock. The time may then stand while a
 	// goroutine spins.
 	Virtual() bool
+	// Go runs f on a goroutine of its own. If the goroutines of a simulation take turns, f takes
+	// part.
+	Go(f func())
+	// Park is called before a wait that ready ends. If goroutines take turns it lets others run until
+	// ready returns true, and returns at once if not. ready may be called from any goroutine, and
+	// does not wait.
+	Park(ready func() bool)
 }
 
 // Timer is a timer of a [Clock]. Its methods are those of a [time.Timer].
@@ -48,6 +55,8 @@ func (machine) Since(t time.Time) time.Duration           { return time.Since(t)
 func (machine) Until(t time.Time) time.Duration           { return time.Until(t) }
 func (machine) AfterFunc(d time.Duration, f func()) Timer { return time.AfterFunc(d, f) }
 func (machine) Uint32() uint32                            { return rand.Uint32() }
+func (machine) Go(f func())                               { go f() }
+func (machine) Park(func() bool)                          {}
 func (machine) Virtual() bool                             { return false }
 
 func (machine) NewTimer(d time.Duration) (<-chan time.Time, Timer) {

@@ -41,7 +41,7 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 		return nil, Errorf(ErrClosed, op, "%s is closed", d.Name())
 	}
 	d.channels++
-	c := &CompChannel{dev: d, notifier: wakeup.New()}
+	c := &CompChannel{dev: d, notifier: wakeup.New(d.clock)}
 	c.acked.L, c.returned.L = &c.mu, &c.mu
 	return c, nil
 }
@@ -101,9 +101,8 @@ func (c *CompChannel) OnEvent(f func(n int)) {
 		pending += cq.pending
 	}
 	c.addUnreported(pending)
-	for reports := c.reports; c.reporting && c.reports == reports; {
-		c.returned.Wait()
-	}
+	reports := c.reports
+	wakeup.Await(c.dev.clock, &c.returned, func() bool { return !c.reporting || c.reports != reports })
 	c.mu.Unlock()
 	c.report()
 }
@@ -206,9 +205,7 @@ func (c *CompChannel) removeCQ(cq *CQ) {
 	c.report()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for cq.unacked > 0 {
-		c.acked.Wait()
-	}
+	wakeup.Await(c.dev.clock, &c.acked, func() bool { return cq.unacked == 0 })
 }
 
 // dropEvents drops a CQ's pending events.

@@ -157,7 +157,7 @@ func (qp *QP) unlockAndReport() {
 	qp.mu.Unlock()
 	if deferred {
 		for _, ch := range unreported {
-			go ch.report()
+			qp.pd.dev.clock.Go(ch.report)
 		}
 		return
 	}

@@ -87,7 +87,7 @@ func (cq *CQ) beginSleep() *wakeup.Notifier {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	if cq.waiters == nil {
-		cq.waiters = &waiters{notifier: wakeup.New(), spin: firstSpin}
+		cq.waiters = &waiters{notifier: wakeup.New(cq.dev.clock), spin: firstSpin}
 	}
 	cq.waiters.n++
 	if cq.n > 0 {

@@ -15,7 +15,9 @@ type Device struct {
 	clock     Clock
 	watchers  watchers
 	events    asyncQueue
-	opened    time.Time   // the zero of RawClock
+	opened    time.Time // the zero of RawClock
+	// Bytes of regions, in the time of a simulation.
+	addresses atomic.Uint64
 	ended     atomic.Bool // Close has started to close the provider
 
 	// mu protects the counts of objects here and in PD, CQ and CompChannel, and their dead flags.
@@ -47,7 +49,7 @@ func Open(p Provider) (*Device, error) {
 		d.clock = c.Clock()
 	}
 	d.opened = d.clock.Now()
-	d.events.init()
+	d.events.init(d.clock)
 	p.Watch(d.handleEvent)
 	return d, nil
 }

@@ -68,7 +68,8 @@ type MRInitAttr struct {
 	Buf    []byte
 	Access Access
 	// IOVA is the region's address, which peers and SGEs use. If it is nil, the address is that of
-	// the memory's first byte, or 0 with AccessZeroBased.
+	// the memory's first byte, or 0 with AccessZeroBased. In the time of a simulation it is one that the
+	// device chooses, so that each run has the same.
 	IOVA *uint64
 	// Mapped is set if Buf is not Go's memory: memory mapped by a system call, or memory that C code
 	// owns. A work request that accesses a page that does not exist then fails, with WCLocProtErr on
@@ -94,14 +95,14 @@ type MRInitAttr struct {
 }
 
 // RegMR registers buf (ibv_reg_mr). It is RegMREx with Buf and Access only, which most programs
-// use. The region's address is that of the first byte of buf, or 0 with AccessZeroBased.
+// use. The region's address is as with a nil IOVA.
 // AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite. The keys of an empty region give
 // access to no memory.
 func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
 	if err := pd.dev.fault("reg_mr"); err != nil {
 		return nil, err
 	}
-	return pd.register(opRegister, &MR{kind: mrPlain}, buf, addressOf(buf, access), access)
+	return pd.register(opRegister, &MR{kind: mrPlain}, buf, pd.dev.addressOf(buf, access), access)
 }
 
 // RegMREx registers memory with all options (ibv_reg_mr_ex, ibv_reg_mr_iova).
@@ -127,17 +128,17 @@ func (pd *PD) RegMREx(attr *MRInitAttr) (*MR, error) {
 	if attr.Mapped {
 		kind = mrMapped
 	}
-	return pd.register(opRegister, &MR{kind: kind}, attr.Buf, attr.address(attr.Buf), attr.Access)
+	return pd.register(opRegister, &MR{kind: kind}, attr.Buf, attr.address(pd.dev, attr.Buf), attr.Access)
 }
 
 const opRegister = "register MR"
 
 // address returns the address of a region of the memory buf.
-func (attr *MRInitAttr) address(buf []byte) uint64 {
+func (attr *MRInitAttr) address(d *Device, buf []byte) uint64 {
 	if attr.IOVA != nil {
 		return *attr.IOVA
 	}
-	return addressOf(buf, attr.Access)
+	return d.addressOf(buf, attr.Access)
 }
 
 // AllocNullMR allocates a null MR (ibv_alloc_null_mr), which has an lkey and no rkey. A write to
@@ -149,9 +150,12 @@ func (pd *PD) AllocNullMR() (*MR, error) {
 	return pd.register("allocate null MR", &MR{kind: mrNull}, nil, 0, AccessLocalWrite)
 }
 
-func addressOf(buf []byte, access Access) uint64 {
-	if access&AccessZeroBased != 0 {
+func (d *Device) addressOf(buf []byte, access Access) uint64 {
+	switch size := (uint64(len(buf)) + addressStep) &^ (addressStep - 1); {
+	case access&AccessZeroBased != 0:
 		return 0
+	case d.clock.Virtual():
+		return d.addresses.Add(size) - size + addressStep
 	}
 	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(buf))))
 }
@@ -190,6 +194,9 @@ func (pd *PD) register(op string, mr *MR, buf []byte, addr uint64, access Access
 	}
 	return mr, nil
 }
+
+// addressStep is the unit of addresses in the time of a simulation.
+const addressStep = 1 << 16
 
 // check checks the new attributes of the region.
 func (mr *MR) check(op string, r *region) error {

@@ -29,7 +29,7 @@ func (pd *PD) regFile(attr *MRInitAttr) (*MR, error) {
 		return nil, &Error{Op: opRegister, Detail: f.Name() + ": " + err.Error(), Err: err}
 	}
 	file := &mapping{unmap: func() error { return wrapNonNil("close MR", syscall.Munmap(b)) }}
-	mr, err := pd.register(opRegister, &MR{kind: mrFile, file: file}, b, attr.address(b), attr.Access)
+	mr, err := pd.register(opRegister, &MR{kind: mrFile, file: file}, b, attr.address(pd.dev, b), attr.Access)
 	if err != nil {
 		_ = syscall.Munmap(b)
 		return nil, err

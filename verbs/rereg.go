@@ -51,7 +51,7 @@ func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 	}
 	moves := flags&ReregTranslation != 0 || (r.access^old.access)&AccessZeroBased != 0
 	if moves {
-		r.addr = addressOf(r.buf, r.access)
+		r.addr = mr.dev.addressOf(r.buf, r.access)
 	}
 	if flags&ReregPD != 0 {
 		r.pd = pd

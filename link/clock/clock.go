@@ -26,6 +26,16 @@ type Source interface {
 	Read(b []byte) (int, error)
 }
 
+// Scheduler is a Source whose goroutines take turns, so that the time stands while one of them runs.
+type Scheduler interface {
+	Source
+	// Go runs f on a goroutine that takes part in the turns.
+	Go(f func())
+	// Park lets others run until ready returns true. Any goroutine may call ready, at any time that
+	// the caller's turn could begin. ready does not wait.
+	Park(ready func() bool)
+}
+
 // Timer is a timer. Its methods are those of a [time.Timer].
 type Timer = interface {
 	Stop() bool
@@ -138,6 +148,23 @@ func (a *alarm) drain() {
 	select {
 	case <-a.passed:
 	default:
+	}
+}
+
+// Go runs f on a goroutine of its own.
+func (c Clock) Go(f func()) {
+	if s, ok := c.source.(Scheduler); ok {
+		s.Go(f)
+	} else {
+		go f()
+	}
+}
+
+// Park is called before a wait that ready ends. It waits in place of the caller if the clock's
+// source is a [Scheduler], and returns at once if not.
+func (c Clock) Park(ready func() bool) {
+	if s, ok := c.source.(Scheduler); ok {
+		s.Park(ready)
 	}
 }
 

@@ -180,6 +180,11 @@ func (nb *neighbour) wait(ctx context.Context) error {
 		if err := nb.resolve(); err != nil {
 			return fmt.Errorf("%v cannot be asked for: %w", nb.key.next, err)
 		}
+		nb.nic.host.clock.Park(func() bool {
+			nb.mu.Lock()
+			defer nb.mu.Unlock()
+			return nb.mac.Load() != 0 || !slices.Contains(nb.waiters, ch) || ctx.Err() != nil
+		})
 		select {
 		case <-ch:
 		case <-ctx.Done():

@@ -59,6 +59,7 @@ func (h *Host) Ping(ctx context.Context, addr netip.Addr) (time.Duration, error)
 				return 0, fmt.Errorf("ping %v: %w", addr, stackError(terr))
 			}
 		}
+		h.clock.Park(func() bool { return len(ready) > 0 || ctx.Err() != nil })
 		select {
 		case <-ready:
 		case <-ctx.Done():

@@ -279,11 +279,11 @@ func (id *ID) resolve(timeout time.Duration, find func(context.Context) (target,
 	if timeout <= 0 {
 		timeout = math.MaxInt64
 	}
-	ctx, cancel := id.ch.devs[0].Clock().WithTimeout(context.Background(), timeout)
+	ctx, cancel := id.ch.clock().WithTimeout(context.Background(), timeout)
 	before := id.state
 	id.state, id.cancel = resolvingAddr, cancel
 	id.mu.Unlock()
-	go func() {
+	id.ch.clock().Go(func() {
 		defer cancel()
 		t, err := find(ctx)
 		if o := id.outcome("rdma_resolve_addr"); o != nil {
@@ -292,7 +292,7 @@ func (id *ID) resolve(timeout time.Duration, find func(context.Context) (target,
 			err = ctx.Err() // rather than the provider's error, which may hide the reason
 		}
 		id.resolved(before, t, err)
-	}()
+	})
 }
 
 // resolved handles the outcome of resolve. before is the state to return to after an error.

@@ -47,6 +47,9 @@ func CreateEventChannel(devs ...*verbs.Device) (*EventChannel, error) {
 // provider returns the provider of d, whose type CreateEventChannel has checked.
 func provider(d *verbs.Device) Provider { return d.Provider().(Provider) }
 
+// clock returns the clock of waits, that of the first device.
+func (c *EventChannel) clock() verbs.Clock { return c.devs[0].Clock() }
+
 // Devices returns the channel's devices (rdma_get_devices).
 func (c *EventChannel) Devices() []*verbs.Device { return slices.Clone(c.devs) }
 
@@ -81,7 +84,7 @@ func (c *EventChannel) beginWait(op string) (*wakeup.Notifier, error) {
 		return nil, errChannelClosed(op)
 	}
 	if c.notifier == nil {
-		c.notifier = wakeup.New()
+		c.notifier = wakeup.New(c.clock())
 	}
 	c.waiting++
 	return c.notifier, nil
@@ -129,7 +132,7 @@ func (c *EventChannel) TryGetEvent() (*Event, error) {
 // function is not running and will not be called.
 func (c *EventChannel) OnEvent(f func(n int)) {
 	c.mu.Lock()
-	wait := c.onEvent.Set(f, len(c.events))
+	wait := c.onEvent.Set(c.clock(), f, len(c.events))
 	c.mu.Unlock()
 	wait()
 }
@@ -269,7 +272,7 @@ func (s *signals) ack() {
 }
 
 // waitAcked waits until all events are acknowledged.
-func (s *signals) waitAcked(ctx context.Context) error {
+func (s *signals) waitAcked(ctx context.Context, c verbs.Clock) error {
 	s.mu.Lock()
 	if s.unacked == 0 {
 		s.mu.Unlock()
@@ -280,6 +283,9 @@ func (s *signals) waitAcked(ctx context.Context) error {
 	}
 	acked := s.acked
 	s.mu.Unlock()
+	if c.Virtual() {
+		c.Park(func() bool { return wakeup.Closed(acked) || ctx.Err() != nil })
+	}
 	select {
 	case <-acked:
 		return nil

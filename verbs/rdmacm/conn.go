@@ -217,7 +217,7 @@ const closeTimeout = 2 * time.Second
 
 // Close is CloseContext with a timeout of 2 seconds.
 func (c *Conn) Close() error {
-	ctx, cancel := c.ch.devs[0].Clock().WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := c.ch.clock().WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	return c.CloseContext(ctx)
 }

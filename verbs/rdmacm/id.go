@@ -229,7 +229,7 @@ func (id *ID) Close() error {
 			err = errors.Join(err, e.ID.Close())
 		}
 	}
-	_ = id.signals.waitAcked(context.Background())
+	_ = id.signals.waitAcked(context.Background(), ch.clock())
 	return err
 }
 
@@ -249,7 +249,7 @@ func (id *ID) Migrate(ctx context.Context, to *EventChannel) error {
 		return err
 	}
 	id.mu.Unlock()
-	if err := id.signals.waitAcked(ctx); err != nil {
+	if err := id.signals.waitAcked(ctx, to.clock()); err != nil {
 		return &verbs.Error{Op: op, Detail: "wait for acknowledgements: " + err.Error(), Err: err}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
 // Listener accepts connections: see Listen.
@@ -20,13 +21,13 @@ type Listener struct {
 	ended      chan struct{} // closed when accepting has failed before Close was called
 	err        error         // the reason; set before ended is closed
 	accepting  sync.Once
-	goroutines sync.WaitGroup
+	goroutines wakeup.Group
 }
 
 // Listen listens on "host:port"; ":port" means all addresses of the device, and port 0 an ephemeral
 // port. cfg has the options of the connections that Listener.Accept returns.
 func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
-	l := &Listener{conns: make(chan *Conn), ended: make(chan struct{})}
+	l := &Listener{conns: make(chan *Conn, 1), ended: make(chan struct{})}
 	if cfg != nil {
 		l.cfg = *cfg
 	}
@@ -71,7 +72,12 @@ func (l *Listener) Addr() netip.AddrPort { return l.id.LocalAddr() }
 // Accept or Request, not both. When the device has failed or is closed, Accept fails with ENODEV.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	const op = "accept"
-	l.accepting.Do(func() { l.goroutines.Go(l.accept) })
+	l.accepting.Do(func() { l.goroutines.Go(l.clock(), l.accept) })
+	if c := l.clock(); c.Virtual() {
+		c.Park(func() bool {
+			return len(l.conns) > 0 || l.ctx.Err() != nil || wakeup.Closed(l.ended) || ctx.Err() != nil
+		})
+	}
 	select {
 	case c := <-l.conns:
 		return c, nil
@@ -84,6 +90,9 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	}
 }
 
+// clock returns the clock of waits.
+func (l *Listener) clock() verbs.Clock { return l.id.ch.clock() }
+
 // maxConcurrentAccepts returns the number of requests that a listener accepts at a time. There are
 // three backlogs (see Provider.Listen). One is for peers whose address is not validated. Its
 // requests may be forged, and a forged request occupies a slot until its timeout. The other two are
@@ -92,7 +101,11 @@ func maxConcurrentAccepts(backlog int) int { return 3 * backlog }
 
 // accept accepts requests, at most cap(l.slots) at a time.
 func (l *Listener) accept() {
+	clock := l.clock()
 	for {
+		if clock.Virtual() {
+			clock.Park(func() bool { return len(l.slots) < cap(l.slots) || l.ctx.Err() != nil })
+		}
 		select {
 		case l.slots <- struct{}{}:
 		case <-l.ctx.Done():
@@ -106,11 +119,14 @@ func (l *Listener) accept() {
 			}
 			return
 		}
-		l.goroutines.Go(func() {
+		l.goroutines.Go(clock, func() {
 			defer func() { <-l.slots }()
 			c, err := r.Accept(l.ctx, &l.cfg)
 			if err != nil {
 				return
+			}
+			if clock.Virtual() {
+				clock.Park(func() bool { return len(l.conns) < cap(l.conns) || l.ctx.Err() != nil })
 			}
 			select {
 			case l.conns <- c:
@@ -136,7 +152,12 @@ func (l *Listener) Close() error {
 	l.accepting.Do(func() {}) // no later Accept starts it
 	l.cancel()
 	err := l.id.Close()
-	l.goroutines.Wait()
+	l.goroutines.Wait(l.clock())
+	select {
+	case c := <-l.conns:
+		_ = c.Close()
+	default:
+	}
 	return err
 }
 

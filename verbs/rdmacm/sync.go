@@ -175,6 +175,9 @@ func (s *SyncID) GetRequest(ctx context.Context) (*SyncID, error) {
 	// Only one at a time, because events of the request may follow its ConnectRequest, and must
 	// migrate with its ID.
 	semaphore := s.semaphore()
+	if c := s.ch.clock(); c.Virtual() {
+		c.Park(func() bool { return len(semaphore) == 0 || ctx.Err() != nil })
+	}
 	select {
 	case semaphore <- struct{}{}:
 		defer func() { <-semaphore }()
@@ -220,6 +223,9 @@ func (s *SyncID) Disconnect(ctx context.Context) error {
 	}
 	if get(s.ID, func() bool { return !s.disconnected && !s.signals.hasEnded() }) {
 		return nil // no connection exists yet
+	}
+	if c := s.ch.clock(); c.Virtual() {
+		c.Park(func() bool { return s.signals.hasEnded() || ctx.Err() != nil })
 	}
 	select {
 	case <-s.Done():

@@ -155,7 +155,7 @@ func (f *flushes) add(q *qp, d *deferred) {
 	f.queue = append(f.queue, flush{q, d})
 	if f.running < maxFlushes {
 		f.running++
-		go f.run()
+		q.e.timers.Clock().Go(f.run)
 	}
 }
 

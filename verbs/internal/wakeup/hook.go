@@ -8,6 +8,7 @@ import "sync"
 // may hold locks of the application's objects. No other lock is taken while mu is held.
 type Hook struct {
 	mu      sync.Mutex
+	clock   Clock // set with f
 	f       func(n int)
 	pending int           // the change since the last call
 	running chan struct{} // closed when the current call has returned; nil without a call
@@ -16,15 +17,15 @@ type Hook struct {
 // Set sets the function; nil ends the calls. pending is the current number of events. The caller
 // holds the queue's lock. After unlocking it, the caller calls the returned function, which waits
 // until a call of the previous function has returned.
-func (h *Hook) Set(f func(n int), pending int) (wait func()) {
+func (h *Hook) Set(c Clock, f func(n int), pending int) (wait func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.f, h.pending = f, 0
+	h.clock, h.f, h.pending = c, f, 0
 	running := h.running
 	h.change(pending)
 	return func() {
 		if running != nil {
-			<-running
+			Receive(c, running)
 		}
 	}
 }
@@ -45,7 +46,7 @@ func (h *Hook) change(n int) {
 	}
 	if h.pending += n; h.running == nil {
 		h.running = make(chan struct{})
-		go h.run()
+		h.clock.Go(h.run)
 	}
 }
 
@@ -54,12 +55,12 @@ func (h *Hook) change(n int) {
 func (h *Hook) Wait() {
 	for {
 		h.mu.Lock()
-		running := h.running
+		running, c := h.running, h.clock
 		h.mu.Unlock()
 		if running == nil {
 			return
 		}
-		<-running
+		Receive(c, running)
 	}
 }
 

@@ -14,10 +14,11 @@ type Notifier struct {
 	// Holds a token if the queue may have an element that no goroutine is taking, or is closed.
 	token  chan struct{}
 	closed atomic.Bool
+	clock  Clock
 }
 
 // New returns a new Notifier.
-func New() *Notifier { return &Notifier{token: make(chan struct{}, 1)} }
+func New(c Clock) *Notifier { return &Notifier{token: make(chan struct{}, 1), clock: c} }
 
 // Notify is called after an element was added to the queue. It does not block, and may be called
 // with locks held.
@@ -55,6 +56,9 @@ func Wait[T any](ctx context.Context, n *Notifier, take func() (v T, ok, more bo
 		if n.Closed() {
 			n.Notify() // wake the next waiter
 			return v, ErrClosed
+		}
+		if n.clock.Virtual() {
+			n.clock.Park(func() bool { return len(n.token) > 0 || ctx.Err() != nil })
 		}
 		select {
 		case <-n.token:

@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
@@ -57,7 +58,7 @@ type Conn struct {
 	closing    sync.Once
 	closeErr   error
 	cancel     context.CancelFunc // ends run
-	goroutines sync.WaitGroup
+	goroutines wakeup.Group
 
 	// For tests: called while TryWrite or TryWriteAt copies without mu.
 	whileCopying func()
@@ -142,11 +143,14 @@ func (c *Conn) start(cm *rdmacm.Conn, peer *connData) {
 	c.mu.Lock()
 	c.grant()
 	if c.cfg.KeepAlive > 0 {
-		c.keepalive = c.cq.Device().Clock().AfterFunc(c.cfg.KeepAlive, c.probe)
+		c.keepalive = c.clock().AfterFunc(c.cfg.KeepAlive, c.probe)
 	}
 	c.mu.Unlock()
-	c.goroutines.Go(func() { c.run(ctx) })
+	c.goroutines.Go(c.clock(), func() { c.run(ctx) })
 }
+
+// clock returns the clock of waits and timers.
+func (c *Conn) clock() verbs.Clock { return c.cq.Device().Clock() }
 
 // LocalAddr returns the local address and port.
 func (c *Conn) LocalAddr() net.Addr { return c.local }
@@ -250,7 +254,7 @@ func (c *Conn) close() error {
 		_ = c.disconnect()
 	}
 	expired := false
-	linger := c.cq.Device().Clock().AfterFunc(c.cfg.Linger, func() {
+	linger := c.clock().AfterFunc(c.cfg.Linger, func() {
 		c.mu.Lock()
 		expired = true
 		c.mu.Unlock()
@@ -261,7 +265,7 @@ func (c *Conn) close() error {
 	c.mu.Unlock()
 	linger.Stop()
 	c.cancel()
-	c.goroutines.Wait()
+	c.goroutines.Wait(c.clock())
 	return errors.Join(c.closeCM(wait), c.release())
 }
 
@@ -288,7 +292,7 @@ func (c *Conn) closeCM(wait bool) error {
 func (c *Conn) wake() {
 	c.readable.changed.Broadcast()
 	c.writable.changed.Broadcast()
-	c.onReady.changed(c.ready)
+	c.onReady.changed(c.clock(), c.ready)
 }
 
 // fail ends a connection that cannot continue. mu is held.

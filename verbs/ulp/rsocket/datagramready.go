@@ -21,13 +21,13 @@ func (c *PacketConn) ready() (r Ready) {
 
 // changed schedules a call of the OnReady function. mu is held.
 func (c *PacketConn) changed() {
-	c.onReady.changed(c.ready)
+	c.onReady.changed(c.dev.Clock(), c.ready)
 }
 
 // OnReady is like Conn.OnReady. A PacketConn is never HungUp.
 func (c *PacketConn) OnReady(f func(Ready)) {
 	c.mu.Lock()
-	wait := c.onReady.set(f, c.ready)
+	wait := c.onReady.set(c.dev.Clock(), f, c.ready)
 	c.mu.Unlock()
 	wait()
 }

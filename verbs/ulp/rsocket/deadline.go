@@ -71,7 +71,7 @@ func (c *Conn) setDeadlines(t time.Time, ds ...*deadline) error {
 		if d == &c.writeDeadline {
 			waiting = &c.writable.changed
 		}
-		d.set(c.cq.Device().Clock(), t, &c.mu, waiting)
+		d.set(c.clock(), t, &c.mu, waiting)
 	}
 	return nil
 }

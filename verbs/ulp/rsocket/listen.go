@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
@@ -30,7 +31,7 @@ type Listener struct {
 	halfOpen []*halfOpen // the oldest first
 
 	closing    sync.Once
-	goroutines sync.WaitGroup
+	goroutines wakeup.Group
 }
 
 var _ net.Listener = (*Listener)(nil)
@@ -49,13 +50,13 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 		return nil, &net.OpError{Op: "listen", Net: "rsocket", Addr: socketAddr{addr}, Err: err}
 	}
 	l := &Listener{
-		l: cm, clock: dev.Clock(), conns: make(chan *Conn), ended: make(chan struct{}),
+		l: cm, clock: dev.Clock(), conns: make(chan *Conn, 1), ended: make(chan struct{}),
 		// Backlog slots for peers with a validated address, and as many for the others.
 		slots: make(chan struct{}, 2*full.Backlog),
 	}
 	l.cfg.Store(full)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	l.goroutines.Go(l.serve)
+	l.goroutines.Go(l.clock, l.serve)
 	return l, nil
 }
 
@@ -80,11 +81,14 @@ func (l *Listener) serve() {
 			}
 			return
 		}
-		l.goroutines.Go(func() {
+		l.goroutines.Go(l.clock, func() {
 			defer func() { <-l.slots }()
 			c, err := l.accept(r)
 			if err != nil {
 				return // the request is rejected
+			}
+			if l.clock.Virtual() {
+				l.clock.Park(func() bool { return len(l.conns) < cap(l.conns) || l.ctx.Err() != nil })
 			}
 			select {
 			case l.conns <- c:
@@ -128,6 +132,9 @@ func (l *Listener) takeSlot() bool {
 		default:
 		}
 		mayEnd, timer := l.clock.NewTimer(l.endOldest())
+		if l.clock.Virtual() {
+			l.clock.Park(func() bool { return len(l.slots) < cap(l.slots) || l.ctx.Err() != nil || len(mayEnd) > 0 })
+		}
 		select {
 		case l.slots <- struct{}{}:
 			timer.Stop()
@@ -203,6 +210,11 @@ func (l *Listener) Accept() (net.Conn, error) {
 // AcceptContext waits for the next connection, within ctx.
 func (l *Listener) AcceptContext(ctx context.Context) (*Conn, error) {
 	var err error
+	if l.clock.Virtual() {
+		l.clock.Park(func() bool {
+			return len(l.conns) > 0 || l.ctx.Err() != nil || wakeup.Closed(l.ended) || ctx.Err() != nil
+		})
+	}
 	select {
 	case c := <-l.conns:
 		return c, nil
@@ -227,7 +239,12 @@ func (l *Listener) Close() (err error) {
 		first = true
 		l.cancel()
 		err = l.l.Close()
-		l.goroutines.Wait()
+		l.goroutines.Wait(l.clock)
+		select {
+		case c := <-l.conns:
+			_ = c.Close()
+		default:
+		}
 	})
 	if !first {
 		return &net.OpError{Op: "close", Net: "rsocket", Addr: l.Addr(), Err: net.ErrClosed}

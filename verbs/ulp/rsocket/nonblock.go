@@ -58,7 +58,7 @@ func (s *sender) hasSpace(n int) bool { return len(s.buf)-s.used >= n }
 // A nil f ends the calls.
 func (c *Conn) OnReady(f func(Ready)) {
 	c.mu.Lock()
-	wait := c.onReady.set(f, c.ready)
+	wait := c.onReady.set(c.clock(), f, c.ready)
 	c.mu.Unlock()
 	wait()
 }
@@ -198,7 +198,7 @@ func (c *Conn) SetKeepAlive(d time.Duration) error {
 		c.keepalive = nil
 	}
 	if c.cfg.KeepAlive = d; d > 0 {
-		c.keepalive = c.cq.Device().Clock().AfterFunc(d, c.probe)
+		c.keepalive = c.clock().AfterFunc(d, c.probe)
 	}
 	return nil
 }

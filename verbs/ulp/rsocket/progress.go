@@ -25,6 +25,9 @@ func (c *Conn) run(ctx context.Context) {
 		if c.polling.Load() == 0 {
 			c.cq.Device().EndProgress()
 		}
+		if clock := c.clock(); clock.Virtual() {
+			clock.Park(func() bool { return len(c.event) > 0 || ctx.Err() != nil })
+		}
 		select {
 		case <-c.event:
 		case <-ctx.Done():

@@ -1,6 +1,11 @@
 package rsocket
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
+)
 
 // readyHook calls the function of OnReady, on its own goroutine with no lock held. The socket's
 // lock is held in set and changed. No other lock is taken while mu is held.
@@ -14,21 +19,21 @@ type readyHook struct {
 
 // set sets the function and schedules a call of it. After unlocking the socket, the caller calls
 // the returned function, which waits until a call of the previous function has returned.
-func (h *readyHook) set(f func(Ready), ready func() Ready) (wait func()) {
+func (h *readyHook) set(c verbs.Clock, f func(Ready), ready func() Ready) (wait func()) {
 	h.mu.Lock()
 	h.f, h.pending = f, false
 	running := h.running
 	h.mu.Unlock()
-	h.changed(ready)
+	h.changed(c, ready)
 	return func() {
 		if running != nil {
-			<-running
+			wakeup.Receive(c, running)
 		}
 	}
 }
 
 // changed schedules a call of the function, if there is one.
-func (h *readyHook) changed(ready func() Ready) {
+func (h *readyHook) changed(c verbs.Clock, ready func() Ready) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.f == nil {
@@ -37,7 +42,7 @@ func (h *readyHook) changed(ready func() Ready) {
 	h.state, h.pending = ready(), true
 	if h.running == nil {
 		h.running = make(chan struct{})
-		go h.run()
+		c.Go(h.run)
 	}
 }
 

@@ -3,6 +3,8 @@ package rsocket
 import (
 	"sync"
 	"time"
+
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
 // waiter is the state of a reader or writer that waits for a change of a connection.
@@ -25,7 +27,7 @@ func (c *Conn) waitFor(w *waiter, done func() bool) {
 	if done() {
 		return
 	}
-	now := c.cq.Device().Clock()
+	now := c.clock()
 	began := now.Now()
 	if w.polls {
 		c.mu.Unlock()
@@ -34,9 +36,7 @@ func (c *Conn) waitFor(w *waiter, done func() bool) {
 	}
 	if !done() {
 		c.cq.Device().EndProgress() // this goroutine receives no more packets
-		for !done() {
-			w.changed.Wait()
-		}
+		wakeup.Await(now, &w.changed, done)
 	}
 	w.polls = now.Since(began) < shortWait && !now.Virtual() // time stands while it polls
 }
@@ -45,7 +45,7 @@ func (c *Conn) waitFor(w *waiter, done func() bool) {
 // pollTime.
 func (c *Conn) poll(done func() bool) {
 	c.polling.Add(1)
-	now := c.cq.Device().Clock()
+	now := c.clock()
 	began := now.Now()
 	for i := 1; i <= maxPolls; i++ {
 		c.cq.Device().Progress()

@@ -29,6 +29,11 @@ func (m *Manager) Drain(ctx context.Context) error {
 	}
 	drained := m.drained
 	m.mu.Unlock()
+	m.cfg.Timers.Clock().Park(func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.disconnecting == 0 || ctx.Err() != nil
+	})
 	select {
 	case <-drained:
 		return nil

@@ -1,0 +1,90 @@
+package fabric_test
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/link/fabric"
+	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// BenchmarkPackets has the packets that hosts send in a second of real time, acknowledgements
+// included, on one processor: an incast, and a permutation, in which each host writes to another.
+func BenchmarkPackets(b *testing.B) {
+	for _, c := range []struct {
+		name        string
+		topology    fabric.Topology
+		permutation bool
+		mtu         verbs.MTU
+	}{
+		{"incast/star16/4096", fabric.Star(16), false, verbs.MTU4096},
+		{"incast/star16/1024", fabric.Star(16), false, verbs.MTU1024},
+		{"permutation/star16/4096", fabric.Star(16), true, verbs.MTU4096},
+		{"permutation/star16/1024", fabric.Star(16), true, verbs.MTU1024},
+		{"permutation/fattree54/4096", fabric.FatTree(6), true, verbs.MTU4096},
+		{"permutation/fattree54/1024", fabric.FatTree(6), true, verbs.MTU1024},
+		{"permutation/fattree250/1024", fabric.FatTree(10), true, verbs.MTU1024},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			f := newFabric(b, &fabric.Config{Topology: c.topology, Switch: fabric.Switch{
+				ECN: fabric.ECN{Min: 100e3, Max: 400e3, P: 0.2}, PFC: fabric.PFC{Classes: 1, Xoff: 500e3}}})
+			cfg := roce.Config{DCQCN: &roce.DCQCN{RPGMaxRate: 100e9}}
+			if c.permutation {
+				var nodes []*node
+				for _, h := range f.Hosts() {
+					nodes = append(nodes, onStatic(b, f, h, cfg))
+				}
+				for i, n := range nodes {
+					x, y := connect(n, nodes[(i+len(nodes)/2)%len(nodes)], c.mtu)
+					x.write(y, 256<<10, -1)
+				}
+			} else {
+				incast(b, f, cfg, 15, c.mtu)
+			}
+			f.Run(100 * time.Microsecond)
+			b.ResetTimer()
+			start, began := f.Counters().Sent, f.Now()
+			for range b.N {
+				for until := f.Counters().Sent + 1000; f.Counters().Sent < until; {
+					f.Run(time.Microsecond)
+				}
+			}
+			sent := float64(f.Counters().Sent - start)
+			b.ReportMetric(sent/b.Elapsed().Seconds()/1e3, "kpackets/s")
+			b.ReportMetric(float64(f.Now()-began)/float64(b.Elapsed()), "virtual/real")
+		})
+	}
+}
+
+// BenchmarkHosts has the time and the memory of a host with a device and 16 QPs.
+func BenchmarkHosts(b *testing.B) {
+	const hosts = 1000
+	memory := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc + m.StackInuse
+	}
+	for range b.N {
+		before := memory()
+		f := newFabric(b, &fabric.Config{Topology: fabric.LeafSpine(25, hosts/25, 10)})
+		var nodes []*node
+		for _, h := range f.Hosts() {
+			nodes = append(nodes, onStatic(b, f, h, roce.Config{}))
+		}
+		f.Run(time.Millisecond)
+		idle := b.Elapsed()
+		for i, n := range nodes {
+			for k := range 8 {
+				connect(n, nodes[(i+k+1)%hosts], verbs.MTU4096)
+			}
+		}
+		b.StopTimer()
+		b.ReportMetric(idle.Seconds(), "s/1000hosts")
+		b.ReportMetric(float64(memory()-before)/hosts/1024-regionSize/1024, "KiB/host")
+		runtime.KeepAlive(nodes)
+		b.StartTimer()
+	}
+}

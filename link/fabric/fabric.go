@@ -1,0 +1,297 @@
+// Package fabric is a network inside the process, in virtual time: hosts, switches, and cables with
+// a rate and a delay. A program tests itself on it with hundreds of nodes, and the same seed gives
+// the same bytes at the same nanosecond.
+//
+// Each [Host] is a link. Stacks, devices and their packets are the real ones. The network is a model:
+// output queues in a buffer that all ports of a switch share, marks by RED ([ECN]), pauses by
+// priority ([PFC]), and ways of equal length ([ECMP]). A host's processors, buses and memory take no
+// time, and an adapter sends what its QPs have ready in turns.
+//
+// # Who runs
+//
+// Nothing runs at the same time. The goroutine that calls [Fabric.Run] handles events, and runs the
+// processes of [Host.Go] in turn. It may also call what waits, such as rdmacm.Dial, and then the
+// fabric runs until the call returns. No other goroutine may use a fabric, its hosts and their
+// devices. Their functions for events must not wait, and start a process instead.
+//
+// iWARP does not work: gVisor's TCP has goroutines of its own, for which virtual time does not stop.
+// Its random numbers and timers are the fabric's, but not the order in which these goroutines run.
+package fabric
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// Config configures a fabric.
+type Config struct {
+	Topology Topology
+	// Seed is that of all random numbers: of switches, and of hosts and their devices.
+	Seed uint64
+	// Link is what cables have that say nothing else. The default is 100 Gbit/s and 1 µs.
+	Link Link
+	// MTU is that of all hosts, in bytes; 0 means 4200, enough for RoCE's path MTU of 4096.
+	MTU    int
+	Switch Switch
+	// Class returns the traffic class of a DSCP, 0 to 7. Nil means the upper three bits of the DSCP.
+	// Frames without IP have class 0.
+	Class func(dscp uint8) uint8
+}
+
+// Link describes a cable.
+type Link struct {
+	Rate  float64       // bit/s
+	Delay time.Duration // from one end to the other
+}
+
+// Switch configures all switches, and the turns of classes at all ports.
+type Switch struct {
+	// Buffer is the memory of a switch for packets, in bytes, on the wire; 0 means no limit.
+	Buffer int
+	// Alpha limits an output queue to its product with the memory that is free (Choudhury and Hahne,
+	// dynamic thresholds); 0 means 1. Classes with PFC have no such limit.
+	Alpha float64
+	// Queue limits an output queue, in bytes; 0 means no limit. Classes with PFC have none.
+	Queue int
+	ECN   ECN
+	PFC   PFC
+	ECMP  ECMP
+	// Weights are those of the classes with less than strict priority. The classes with weight 0
+	// send first, the highest before others.
+	Weights [classes]int
+}
+
+// ECN marks packets by the length of their output queue (RED), if the packet's transport knows ECN:
+// none up to Min, with a probability that rises from 0 to P up to Max, then all. With Max 0, no
+// packet is marked.
+type ECN struct {
+	Min, Max int // bytes
+	P        float64
+}
+
+// PFC pauses the sender of a class (IEEE 802.1Qbb) by what is stored of the class that came in at
+// one port.
+type PFC struct {
+	// Classes has a bit for each class with PFC, from 1 for class 0.
+	Classes uint8
+	// Above Xoff bytes the neighbour is paused, and down from Xon it may send. Xon 0 means Xoff less
+	// two packets.
+	Xoff, Xon int
+	// Headroom is room above Xoff for what the neighbour sends until it is paused. What exceeds it is
+	// lost. 0 means what Config.Link needs.
+	Headroom int
+}
+
+// ECMP is how a switch chooses among ways of equal length.
+type ECMP uint8
+
+// The ways to choose.
+const (
+	HashFlow ECMP = iota // by addresses, protocol and ports
+	HashQP               // by the destination QP too
+	Spray                // at random for each packet
+)
+
+// Counters count what happened in a fabric.
+type Counters struct {
+	Sent      uint64 // by hosts
+	Delivered uint64 // to hosts
+	Dropped   uint64 // by switches: for want of room, or of a way
+	Lost      uint64 // on cables that were down
+	Marked    uint64 // with Congestion Experienced
+	Pauses    uint64 // PFC frames that stop a class
+}
+
+// Fabric is a simulated network. See the package's documentation for who may use it.
+type Fabric struct {
+	cfg      Config
+	classes  [64]uint8 // by DSCP
+	strict   uint8     // classes without weights
+	hosts    []*Host
+	switches []*node
+	random   *rand.Rand
+	counters Counters
+
+	now          instant
+	agenda       agenda
+	handling     bool // an event is being handled
+	small, large *packet
+
+	running   *Process
+	runnable  []*Process
+	live      map[*Process]struct{}
+	processes int     // that Wait waits for
+	changed   []*Host // whose processes may go on
+	looking   bool    // wakeAll is due
+	closing   bool
+}
+
+// New makes a fabric. Nothing happens in it until Run.
+func New(cfg *Config) (*Fabric, error) {
+	f := &Fabric{live: map[*Process]struct{}{}}
+	if cfg != nil {
+		f.cfg = *cfg
+	}
+	if err := f.cfg.complete(); err != nil {
+		return nil, err
+	}
+	for c, w := range f.cfg.Switch.Weights {
+		if w == 0 {
+			f.strict |= 1 << c
+		}
+	}
+	for dscp := range uint8(64) {
+		f.classes[dscp] = dscp >> 3
+		if f.cfg.Class != nil {
+			f.classes[dscp] = f.cfg.Class(dscp)
+		}
+		if f.classes[dscp] >= classes {
+			return nil, fmt.Errorf("fabric: Class(%d) is %d: there are %d classes", dscp, f.classes[dscp], classes)
+		}
+	}
+	f.random = rand.New(f.newRandom(0))
+	return f, f.build(&f.cfg.Topology)
+}
+
+// maxHosts is as many as there are addresses below 10.0.0.0/8 and ports in a packet's fields.
+const maxHosts = 1 << 20
+
+// complete checks a configuration and sets the defaults.
+func (c *Config) complete() error {
+	if c.MTU == 0 {
+		c.MTU = 4200
+	}
+	if c.MTU < link.MinMTU || c.MTU > link.MaxSuperframe {
+		return fmt.Errorf("fabric: MTU is %d: it must be %d to %d", c.MTU, link.MinMTU, link.MaxSuperframe)
+	}
+	if len(c.Topology.Hosts) == 0 || len(c.Topology.Hosts) > maxHosts {
+		return fmt.Errorf("fabric: Topology has %d hosts: there must be 1 to %d", len(c.Topology.Hosts), maxHosts)
+	}
+	if c.Link.Rate == 0 {
+		c.Link.Rate = 100e9
+	}
+	if c.Link.Delay == 0 {
+		c.Link.Delay = time.Microsecond
+	}
+	s := &c.Switch
+	if s.Alpha == 0 {
+		s.Alpha = 1
+	}
+	for _, n := range []struct {
+		name string
+		is   int
+	}{{"Buffer", s.Buffer}, {"Queue", s.Queue}, {"ECN.Min", s.ECN.Min}, {"PFC.Xoff", s.PFC.Xoff}, {"PFC.Xon", s.PFC.Xon},
+		{"PFC.Headroom", s.PFC.Headroom}, {"Weights", slices.Min(s.Weights[:])}} {
+		if n.is < 0 {
+			return fmt.Errorf("fabric: Switch.%s is %d: it must not be negative", n.name, n.is)
+		}
+	}
+	switch e := s.ECN; {
+	case s.Alpha < 0:
+		return fmt.Errorf("fabric: Switch.Alpha is %v: it must be positive", s.Alpha)
+	case e.Max != 0 && e.Max < e.Min:
+		return fmt.Errorf("fabric: Switch.ECN.Max is %d: it must not be less than Min, %d", e.Max, e.Min)
+	case e.P < 0 || e.P > 1:
+		return fmt.Errorf("fabric: Switch.ECN.P is %v: it must be 0 to 1", e.P)
+	case s.ECMP > Spray:
+		return fmt.Errorf("fabric: Switch.ECMP is %d: it must be HashFlow, HashQP or Spray", s.ECMP)
+	case s.PFC.Classes != 0 && s.PFC.Xoff == 0:
+		return errors.New("fabric: Switch.PFC.Xoff is 0: it must be positive if there are Classes")
+	case s.PFC.Xon > s.PFC.Xoff:
+		return fmt.Errorf("fabric: Switch.PFC.Xon is %d: it must not be more than Xoff, %d", s.PFC.Xon, s.PFC.Xoff)
+	}
+	if err := c.Link.check("Link"); err != nil {
+		return err
+	}
+	packet := c.MTU + link.EthernetHeaderLen + overhead
+	if s.PFC.Xon == 0 {
+		s.PFC.Xon = max(s.PFC.Xoff-2*packet, 0)
+	}
+	if s.PFC.Headroom == 0 {
+		// The packet before the pause frame, the frame, both ways, and the packet that the neighbour has begun.
+		s.PFC.Headroom = 2*packet + pauseFrame + int(2*c.Link.Delay.Seconds()*c.Link.Rate/8)
+	}
+	return nil
+}
+
+func (l *Link) check(name string) error {
+	switch {
+	case !(l.Rate >= 1e6 && l.Rate <= 8e12):
+		return fmt.Errorf("fabric: %s.Rate is %v: it must be 1e6 to 8e12 bit/s", name, l.Rate)
+	case l.Delay < 0 || l.Delay > time.Second:
+		return fmt.Errorf("fabric: %s.Delay is %v: it must be 0 to one second", name, l.Delay)
+	}
+	return nil
+}
+
+func (f *Fabric) newRandom(of uint64) *rand.ChaCha8 {
+	var seed [32]byte
+	binary.LittleEndian.PutUint64(seed[:], f.cfg.Seed)
+	binary.LittleEndian.PutUint64(seed[8:], of)
+	return rand.NewChaCha8(seed)
+}
+
+// Hosts returns the hosts.
+func (f *Fabric) Hosts() []*Host { return slices.Clone(f.hosts) }
+
+// Now returns the virtual time since the fabric began.
+func (f *Fabric) Now() time.Duration { return time.Duration(f.now / nanosecond) }
+
+// Counters returns the counters of all hosts and switches.
+func (f *Fabric) Counters() Counters { return f.counters }
+
+// Run lets virtual time pass.
+func (f *Fabric) Run(d time.Duration) {
+	end := f.now.after(d)
+	f.advance(end, nil)
+	f.now = max(f.now, end)
+}
+
+// Wait runs the fabric until all processes have ended, but at most for a virtual time. The error
+// says which hosts have processes left.
+func (f *Fabric) Wait(most time.Duration) error {
+	if f.advance(f.now.after(most), func() bool { return f.processes == 0 }) {
+		return nil
+	}
+	var left []string
+	for p := range f.live {
+		if !p.server {
+			left = append(left, p.host.name)
+		}
+	}
+	slices.Sort(left)
+	return fmt.Errorf("fabric: at %v, processes of %s have not ended", f.Now(), strings.Join(slices.Compact(left), ", "))
+}
+
+// Digest returns a number that says whether two runs were the same: it depends on each frame that a
+// host has sent, and on its time.
+func (f *Fabric) Digest() string {
+	d := fnv.New64a()
+	var b [16]byte
+	for _, h := range f.hosts {
+		binary.LittleEndian.PutUint64(b[:], h.sentFrames)
+		binary.LittleEndian.PutUint64(b[8:], h.digest)
+		_, _ = d.Write(b[:])
+	}
+	return fmt.Sprintf("%016x", d.Sum64())
+}
+
+// Close ends the processes, at the places where they wait: their deferred functions run. Devices and
+// stacks should be closed before, as no answer arrives afterwards.
+func (f *Fabric) Close() {
+	f.closing = true
+	for p := range f.live {
+		f.running = p // so that its deferred functions do not wait either
+		p.stop()
+	}
+	f.running = nil
+	clear(f.live)
+}

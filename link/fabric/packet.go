@@ -1,0 +1,191 @@
+package fabric
+
+import (
+	"encoding/binary"
+
+	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/checksum"
+)
+
+// packet is a frame on its way.
+type packet struct {
+	next  *packet // in its queue, or unused
+	frame []byte
+	size  int    // bytes of the wire that it takes
+	to    int32  // index of its host; -1: all but the sender
+	from  int32  // index of the sender
+	in    int32  // index of the port at which it came into the switch that holds it; -1: none
+	class uint8  // 0 to 7
+	first bool   // the adapter sends it before data: acknowledgements and the like
+	ip    int8   // version of IP, or 0
+	hash  uint32 // of the flow, for ECMP
+	flow  uint64 // QP that the adapter takes turns by
+	room  []byte
+}
+
+const (
+	// overhead is what a frame takes on the wire besides its bytes: preamble, FCS and gap (IEEE 802.3).
+	overhead = 8 + 4 + 12
+	minFrame = 60 // without FCS
+	// pauseFrame is what a PFC frame takes on the wire (IEEE 802.1Qbb).
+	pauseFrame = minFrame + overhead
+)
+
+// smallRoom is enough for acknowledgements, which need no large packet.
+const smallRoom = 192
+
+func (f *Fabric) newPacket(n int) *packet {
+	pool, room := &f.small, smallRoom
+	if n > smallRoom {
+		pool, room = &f.large, f.cfg.MTU+link.EthernetHeaderLen+2*link.TagLen
+	}
+	p := *pool
+	if p == nil {
+		p = &packet{room: make([]byte, room)}
+	} else {
+		*pool = p.next
+	}
+	*p = packet{room: p.room, frame: p.room[:n], size: max(n, minFrame) + overhead, in: -1}
+	return p
+}
+
+func (f *Fabric) free(p *packet) {
+	pool := &f.large
+	if len(p.room) == smallRoom {
+		pool = &f.small
+	}
+	p.next, *pool = *pool, p
+}
+
+// copyOf returns a copy of a packet.
+func (f *Fabric) copyOf(p *packet) *packet {
+	c := f.newPacket(len(p.frame))
+	copy(c.frame, p.frame)
+	c.size, c.to, c.from, c.class, c.first, c.ip, c.hash, c.flow = p.size, p.to, p.from, p.class, p.first, p.ip, p.hash, p.flow
+	return c
+}
+
+// roCEPort is the UDP port of RoCEv2.
+const roCEPort = 4791
+
+// classify sets what switches and adapters need to know of a packet. It returns false if no host of
+// the fabric is to receive it.
+func (f *Fabric) classify(p *packet) bool {
+	b := p.frame
+	switch {
+	case len(b) < 14:
+		return false
+	case b[0]&1 != 0:
+		p.to = -1
+	case b[0] != macPrefix[0] || b[1] != macPrefix[1] || b[2] != macPrefix[2]:
+		return false
+	default:
+		p.to = int32(b[3])<<16 | int32(b[4])<<8 | int32(b[5]) - 1
+		if p.to < 0 || int(p.to) >= len(f.hosts) || p.to == p.from {
+			return false
+		}
+	}
+	ports := 0
+	switch kind := binary.BigEndian.Uint16(b[12:]); {
+	case kind == 0x0800 && len(b) >= 14+20 && b[14] == 0x45:
+		p.ip, p.class = 4, f.classes[b[15]>>2]
+		p.hash = mix(binary.BigEndian.Uint32(b[26:])) ^ binary.BigEndian.Uint32(b[30:])
+		if (b[23] == 6 || b[23] == 17) && (b[20]&0x3f)|b[21] == 0 {
+			ports = 14 + 20
+		}
+		p.flow = uint64(b[23])
+	case kind == 0x86dd && len(b) >= 14+40:
+		p.ip, p.class = 6, f.classes[(b[14]<<4|b[15]>>4)>>2]
+		for i := 22; i < 54; i += 4 {
+			p.hash = mix(p.hash) ^ binary.BigEndian.Uint32(b[i:])
+		}
+		if b[20] == 6 || b[20] == 17 {
+			ports = 14 + 40
+		}
+		p.flow = uint64(b[20])
+	case kind == 0x8100 && len(b) >= 16:
+		p.class = b[14] >> 5 // the priority of the tag
+	default:
+		p.first = true // ARP
+	}
+	p.flow |= uint64(uint32(p.to)) << 32
+	if ports == 0 || len(b) < ports+8 {
+		return true
+	}
+	p.hash = mix(p.hash) ^ binary.BigEndian.Uint32(b[ports:])
+	bth := ports + 8
+	if len(b) < bth+12 || binary.BigEndian.Uint16(b[ports+2:]) != roCEPort {
+		p.flow |= uint64(binary.BigEndian.Uint16(b[ports:])) << 8
+		return true
+	}
+	qpn := binary.BigEndian.Uint32(b[bth+4:]) & 0xffffff
+	p.first = b[bth] == opAcknowledge || b[bth] == opCNP || b[bth] == opAtomicAcknowledge
+	p.flow = uint64(uint32(p.to))<<32 | uint64(qpn)<<8
+	if f.cfg.Switch.ECMP == HashQP {
+		p.hash = mix(p.hash) ^ qpn
+	}
+	return true
+}
+
+// Opcodes of the BTH that an adapter sends first.
+const (
+	opAcknowledge       = 0x11
+	opAtomicAcknowledge = 0x12
+	opCNP               = 0x81
+)
+
+// mix is the finalizer of MurmurHash3, a bijection of well mixed bits.
+func mix(h uint32) uint32 {
+	h ^= h >> 16
+	h *= 0x85ebca6b
+	h ^= h >> 13
+	h *= 0xc2b2ae35
+	return h ^ h>>16
+}
+
+// mark sets Congestion Experienced (RFC 3168) if the packet's transport knows ECN. It returns false
+// if not.
+func (p *packet) mark() bool {
+	switch p.ip {
+	case 4:
+		if p.frame[15]&3 == 0 {
+			return false
+		}
+		p.frame[15] |= 3
+		checksum.PutIPv4(p.frame[14 : 14+20])
+	case 6:
+		if p.frame[15]>>4&3 == 0 {
+			return false
+		}
+		p.frame[15] |= 0x30
+	default:
+		return false
+	}
+	return true
+}
+
+// fifo is a queue of packets.
+type fifo struct {
+	head, tail *packet
+	bytes      int
+}
+
+func (q *fifo) push(p *packet) {
+	p.next = nil
+	if q.tail == nil {
+		q.head = p
+	} else {
+		q.tail.next = p
+	}
+	q.tail = p
+	q.bytes += p.size
+}
+
+func (q *fifo) pop() *packet {
+	p := q.head
+	if q.head = p.next; q.head == nil {
+		q.tail = nil
+	}
+	q.bytes -= p.size
+	return p
+}

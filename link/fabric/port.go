@@ -1,0 +1,280 @@
+package fabric
+
+import "math/bits"
+
+// classes is the number of traffic classes, each with a queue at every port (IEEE 802.1Q).
+const classes = 8
+
+// Port is one end of a cable: a switch's, or a host's adapter. It has the output queues to the cable.
+type Port struct {
+	f     *Fabric
+	node  string
+	sw    *node // nil: a host's
+	host  *Host // nil: a switch's
+	peer  *Port
+	index int32
+
+	perByte, delay instant
+	down           bool
+
+	queues  [classes]queue
+	waiting uint8        // classes with packets
+	paused  uint8        // classes that the peer has paused
+	turn    int          // the class of its turn, among those with weights
+	credit  int          // bytes that it may still send
+	left    [classes]int // of the other classes
+
+	busy  instant // the cable is free from then on
+	armed bool    // an event is due then
+
+	// Of a switch: bytes stored that came in here, and the classes that the peer shall not send.
+	stored  [classes]int
+	pausing uint8
+
+	mirror   *Mirror
+	counters PortCounters
+}
+
+// PortCounters count what a port has sent, and what has happened in its queues.
+type PortCounters struct {
+	Packets, Bytes uint64 // sent; Bytes has preamble, FCS and gap
+	Dropped        uint64 // for want of room
+	Marked         uint64 // with Congestion Experienced
+	Lost           uint64 // on a cable that was down
+	Pauses         uint64 // times that the peer has paused a class
+	MaxQueue       int    // most bytes in all queues
+}
+
+// Counters returns the port's counters.
+func (o *Port) Counters() PortCounters { return o.counters }
+
+// Queued returns the bytes in the port's queues.
+func (o *Port) Queued() (n int) {
+	for c := range o.queues {
+		n += o.queues[c].bytes
+	}
+	return n
+}
+
+// queue is the output queue of a class. A switch has one for all flows. An adapter takes turns
+// between the QPs, and sends acknowledgements first.
+type queue struct {
+	bytes int
+	first fifo
+	data  fifo
+	turns *flow // the one whose turn it is, in a ring
+}
+
+// flow is what an adapter has to send for one QP.
+type flow struct {
+	fifo
+	next, prev *flow // in the ring; nil if it is empty
+}
+
+func (q *queue) push(p *packet, h *Host) {
+	q.bytes += p.size
+	switch {
+	case h == nil:
+		q.data.push(p)
+	case p.first:
+		q.first.push(p)
+	default:
+		fl := h.flows[p.flow]
+		if fl == nil {
+			fl = new(flow)
+			h.flows[p.flow] = fl
+		}
+		fl.push(p)
+		switch at := q.turns; {
+		case fl.next != nil:
+		case at == nil:
+			fl.next, fl.prev, q.turns = fl, fl, fl
+		default: // the last in turn
+			fl.next, fl.prev = at, at.prev
+			fl.prev.next, at.prev = fl, fl
+		}
+	}
+}
+
+// head returns the next packet. The queue has one.
+func (q *queue) head() *packet {
+	switch {
+	case q.first.head != nil:
+		return q.first.head
+	case q.turns != nil:
+		return q.turns.fifo.head
+	}
+	return q.data.head
+}
+
+func (q *queue) pop() (p *packet) {
+	switch fl := q.turns; {
+	case q.first.head != nil:
+		p = q.first.pop()
+	case fl != nil:
+		p = fl.pop()
+		if q.turns = fl.next; fl.fifo.head == nil {
+			if fl.next == fl {
+				q.turns = nil
+			}
+			fl.next.prev, fl.prev.next = fl.prev, fl.next
+			fl.next, fl.prev = nil, nil
+		}
+	default:
+		p = q.data.pop()
+	}
+	q.bytes -= p.size
+	return p
+}
+
+// send puts a packet into its queue, or on the cable if that is free.
+func (o *Port) send(p *packet) {
+	now := o.f.now
+	if o.waiting == 0 && now >= o.busy && !o.armed && o.paused>>p.class&1 == 0 {
+		o.transmit(p)
+		return
+	}
+	o.queues[p.class].push(p, o.host)
+	o.waiting |= 1 << p.class
+	if o.host == nil {
+		o.counters.MaxQueue = max(o.counters.MaxQueue, o.queues[p.class].bytes)
+	}
+	o.arm()
+}
+
+// arm arranges that a waiting packet is sent when the cable is free.
+func (o *Port) arm() {
+	if !o.armed && o.waiting&^o.paused != 0 {
+		o.armed = true
+		o.f.agenda.add(max(o.busy, o.f.now), o, nil)
+	}
+}
+
+// handle is called when the cable is free.
+func (o *Port) handle(*packet) {
+	o.armed = false
+	if c, ok := o.choose(); ok {
+		q := &o.queues[c]
+		p := q.pop()
+		if q.bytes == 0 {
+			o.waiting &^= 1 << c
+		}
+		o.transmit(p)
+		o.arm()
+	}
+}
+
+// choose returns the class that may send next: the highest of those without weights, or the one
+// whose turn it is (deficit round robin).
+func (o *Port) choose() (class int, ok bool) {
+	ready := o.waiting &^ o.paused
+	if ready == 0 {
+		return 0, false
+	}
+	if strict := ready & o.f.strict; strict != 0 {
+		return bits.Len8(strict) - 1, true
+	}
+	if ready&(ready-1) == 0 {
+		return bits.Len8(ready) - 1, true
+	}
+	for {
+		if c := o.turn; ready>>c&1 != 0 {
+			if size := o.queues[c].head().size; size <= o.credit {
+				o.credit -= size
+				return c, true
+			}
+		} else {
+			o.credit = 0
+		}
+		o.left[o.turn] = o.credit
+		o.turn = (o.turn + 1) % classes
+		o.credit = o.left[o.turn] + o.f.cfg.Switch.Weights[o.turn]*o.f.cfg.MTU
+	}
+}
+
+// transmit puts a packet on the cable, which is free.
+func (o *Port) transmit(p *packet) {
+	o.busy = o.f.now + instant(p.size)*o.perByte
+	o.counters.Packets++
+	o.counters.Bytes += uint64(p.size)
+	if o.mirror != nil {
+		o.mirror.show(p)
+	}
+	if o.host != nil {
+		o.host.sent(p)
+	} else {
+		o.sw.release(p)
+	}
+	o.f.agenda.add(o.busy+o.delay, (*arrival)(o), p)
+}
+
+// arrival is the arrival of what a port has sent.
+type arrival Port
+
+func (a *arrival) handle(p *packet) {
+	o := (*Port)(a)
+	to := o.peer
+	if o.down {
+		o.counters.Lost++
+		o.f.counters.Lost++
+		o.f.free(p)
+		return
+	}
+	if to.mirror != nil {
+		to.mirror.show(p)
+	}
+	if to.host != nil {
+		to.host.receive(p)
+	} else {
+		to.sw.receive(p, to)
+	}
+}
+
+// pause makes the peer stop or continue sending a class (IEEE 802.1Qbb). The frame waits for the
+// packet on the cable, if there is one.
+func (o *Port) pause(class uint8, on bool) {
+	if o.pausing>>class&1 != 0 == on || o.down {
+		return
+	}
+	o.pausing ^= 1 << class
+	if on {
+		o.f.counters.Pauses++
+	}
+	at := max(o.busy, o.f.now) + pauseFrame*o.perByte + o.delay
+	o.f.agenda.add(at, function(func() {
+		if o.pausing>>class&1 != 0 == on { // no other frame follows it, and the cable was not cut
+			o.peer.setPaused(class, on)
+		}
+	}), nil)
+}
+
+func (o *Port) setPaused(class uint8, on bool) {
+	if !on {
+		o.paused &^= 1 << class
+		o.arm()
+		return
+	}
+	if o.paused>>class&1 == 0 {
+		o.counters.Pauses++
+	}
+	o.paused |= 1 << class
+}
+
+// SetDown cuts or mends the cable at the port, in both directions. Packets on it are lost. Routes
+// that used it change at once, and the hosts at its ends see no carrier.
+func (o *Port) SetDown(down bool) {
+	if o.down == down {
+		return
+	}
+	o.down, o.peer.down = down, down
+	for _, p := range []*Port{o, o.peer} {
+		p.paused, p.pausing = 0, 0
+		p.arm()
+	}
+	o.f.route()
+	for _, p := range []*Port{o, o.peer} {
+		if p.host != nil {
+			p.host.carrierChanged()
+		}
+	}
+}

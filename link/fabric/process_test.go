@@ -1,0 +1,178 @@
+package fabric_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/link/fabric"
+	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/rdmacm"
+)
+
+// TestProcesses: processes wait in virtual time, each at its own, and one runs at a time.
+func TestProcesses(t *testing.T) {
+	f := newFabric(t, &fabric.Config{Topology: fabric.Star(3)})
+	var order []string
+	flag := false
+	for i, h := range f.Hosts() {
+		h.Go(func(p *fabric.Process) {
+			p.Sleep(time.Duration(3-i) * time.Millisecond)
+			order = append(order, fmt.Sprint(p.Host().Index(), " ", p.Now()))
+			if i == 0 {
+				flag = true
+				return
+			}
+			p.Until(func() bool { return flag })
+			ctx, cancel := p.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			p.Until(func() bool { return ctx.Err() != nil })
+			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				t.Error(ctx.Err())
+			}
+		})
+	}
+	if err := f.Wait(time.Second); err == nil {
+		t.Error("two processes wait for longer than a second")
+	}
+	ok(t, f.Wait(time.Second))
+	if got, want := fmt.Sprint(order), "[2 1ms 1 2ms 0 3ms]"; got != want || f.Now() < time.Second || f.Now() > 1010*time.Millisecond {
+		t.Errorf("%s at %v, want %s", got, f.Now(), want)
+	}
+}
+
+// TestClose: Close ends processes that wait, with their deferred functions.
+func TestClose(t *testing.T) {
+	f := must(fabric.New(&fabric.Config{Topology: fabric.Star(1)}))(t)
+	ended := 0
+	for range 2 {
+		f.Hosts()[0].Go(func(p *fabric.Process) {
+			defer func() { ended++ }()
+			defer p.Sleep(time.Hour)
+			p.Until(func() bool { return false })
+			t.Error("it goes on")
+		})
+	}
+	f.Run(time.Second)
+	f.Close()
+	if ended != 2 {
+		t.Errorf("%d of 2 processes have ended", ended)
+	}
+}
+
+// TestCallbackWaits: an event's function must not wait, and is told so.
+func TestCallbackWaits(t *testing.T) {
+	f := newFabric(t, &fabric.Config{Topology: fabric.Star(1)})
+	h := f.Hosts()[0]
+	var said any
+	h.Clock().AfterFunc(0, func() {
+		defer func() { said = recover() }()
+		h.Clock().Park(func() bool { return false })
+	})
+	f.Run(time.Second)
+	if said == nil {
+		t.Error("nothing")
+	}
+}
+
+// ring has a server and a client at each host: each sends a message to the next one, whose answer
+// it waits for. It returns the digest.
+func ring(t *testing.T, open func(testing.TB, *fabric.Fabric, *fabric.Host, roce.Config) *node, hosts int) string {
+	f := newFabric(t, &fabric.Config{Topology: fabric.LeafSpine(2, hosts/2, 2), Seed: 7})
+	rounds := 0
+	for i, h := range f.Hosts() {
+		n := open(t, f, h, roce.Config{})
+		h.Go(func(p *fabric.Process) { serve(t, n, p) })
+		h.Go(func(p *fabric.Process) {
+			p.Sleep(time.Millisecond) // the peer listens
+			ctx, cancel := p.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			next := f.Hosts()[(i+1)%hosts]
+			c, err := rdmacm.Dial(ctx, n.dev, next.Addr().String()+":7471", &rdmacm.Config{Transport: verbs.RoCEv2, PD: n.pd})
+			if err != nil {
+				t.Errorf("host %d: %v", i, err)
+				return
+			}
+			defer c.Close()
+			for k := range 5 {
+				ok(t, c.QP().PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{n.mr.SGE(4096, 100)}}))
+				ok(t, c.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{n.mr.SGE(0, 100)}}))
+				var wcs [1]verbs.WC
+				if _, err := c.RecvCQ().Wait(ctx, wcs[:]); err != nil || wcs[0].Err() != nil {
+					t.Errorf("host %d: %v, %v", i, err, wcs[0].Err())
+				}
+				rounds++
+				p.Sleep(time.Duration(k) * 10 * time.Microsecond)
+			}
+		})
+	}
+	ok(t, f.Wait(5*time.Second))
+	if rounds != 5*hosts {
+		t.Errorf("%d rounds", rounds)
+	}
+	return f.Digest()
+}
+
+// serve answers the messages of one connection.
+func serve(t *testing.T, n *node, p *fabric.Process) {
+	l, err := rdmacm.Listen(n.dev, ":7471", &rdmacm.Config{Transport: verbs.RoCEv2, PD: n.pd, Prepare: func(c *rdmacm.Conn) error {
+		return c.QP().PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{n.mr.SGE(8192, 100)}})
+	}})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	c, err := l.Accept(context.Background())
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	for {
+		var wcs [1]verbs.WC
+		if _, err := c.RecvCQ().Wait(context.Background(), wcs[:]); err != nil || wcs[0].Status != verbs.WCSuccess {
+			break
+		}
+		ok(t, c.QP().PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{n.mr.SGE(8192, 100)}}))
+		ok(t, c.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{n.mr.SGE(8192, 100)}}))
+	}
+	ok(t, c.Close())
+	ok(t, l.Close())
+}
+
+// TestConnections: rdma_cm's calls wait in virtual time, on both stacks, with the same frames each
+// time.
+func TestConnections(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	for _, c := range []struct {
+		name string
+		open func(testing.TB, *fabric.Fabric, *fabric.Host, roce.Config) *node
+	}{{"static", onStatic}, {"netstack", onNetstack}} {
+		t.Run(c.name, func(t *testing.T) {
+			first := ring(t, c.open, 6)
+			for i := range 4 {
+				runtime.GOMAXPROCS(1 + i%3)
+				if d := ring(t, c.open, 6); d != first {
+					t.Errorf("digest %s, then %s", first, d)
+				}
+			}
+		})
+	}
+}
+
+// TestOutside: a goroutine that is no process may call what waits. The fabric runs meanwhile.
+func TestOutside(t *testing.T) {
+	f := newFabric(t, &fabric.Config{Topology: fabric.Star(2)})
+	a, b := onStatic(t, f, f.Hosts()[0], roce.Config{}), onStatic(t, f, f.Hosts()[1], roce.Config{})
+	b.h.Go(func(p *fabric.Process) { serve(t, b, p) })
+	f.Run(0)
+	c := must(rdmacm.Dial(t.Context(), a.dev, b.h.Addr().String()+":7471", &rdmacm.Config{Transport: verbs.RoCEv2}))(t)
+	if f.Now() < 4*time.Microsecond {
+		t.Errorf("connected at %v", f.Now())
+	}
+	ok(t, c.Close())
+	ok(t, f.Wait(time.Second))
+}

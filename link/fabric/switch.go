@@ -1,0 +1,128 @@
+package fabric
+
+// node is a switch: output queues in a shared buffer.
+type node struct {
+	f     *Fabric
+	name  string
+	index int
+	salt  uint32 // of its hash, so that switches in turn choose independently
+	ports []*Port
+	used  int       // bytes of the buffer
+	next  [][]*Port // by the index of the destination's switch: the ports on shortest ways
+}
+
+// receive forwards a packet.
+func (s *node) receive(p *packet, in *Port) {
+	if p.to >= 0 {
+		s.forward(p, in)
+		return
+	}
+	// The first switch makes a copy for each host.
+	for _, h := range s.f.hosts {
+		if h.index != p.from {
+			c := s.f.copyOf(p)
+			c.to = h.index
+			s.forward(c, in)
+		}
+	}
+	s.f.free(p)
+}
+
+func (s *node) forward(p *packet, in *Port) {
+	to := s.f.hosts[p.to].port.peer
+	if to.sw != s {
+		ways := s.next[to.sw.index]
+		switch n := uint32(len(ways)); {
+		case n == 0:
+			s.drop(p, in)
+			return
+		case n == 1:
+			to = ways[0]
+		case s.f.cfg.Switch.ECMP == Spray:
+			to = ways[s.f.random.Uint32N(n)]
+		default:
+			to = ways[mix(p.hash^s.salt)%n]
+		}
+	}
+	if to.down {
+		s.drop(p, to)
+		return
+	}
+	s.admit(p, in, to)
+}
+
+func (s *node) drop(p *packet, at *Port) {
+	at.counters.Dropped++
+	s.f.counters.Dropped++
+	s.f.free(p)
+}
+
+// admit puts a packet into an output queue if there is room.
+func (s *node) admit(p *packet, in, to *Port) {
+	cfg := &s.f.cfg.Switch
+	q := &to.queues[p.class]
+	lossless := cfg.PFC.Classes>>p.class&1 != 0
+	stored := in.stored[p.class] + p.size
+	switch {
+	case lossless && stored > cfg.PFC.Xoff+cfg.PFC.Headroom,
+		!lossless && cfg.Queue > 0 && q.bytes+p.size > cfg.Queue,
+		!lossless && cfg.Buffer > 0 && q.bytes+p.size > int(cfg.Alpha*float64(cfg.Buffer-s.used)),
+		cfg.Buffer > 0 && s.used+p.size > cfg.Buffer:
+		s.drop(p, to)
+		return
+	}
+	if e := &cfg.ECN; e.Max > 0 && q.bytes > e.Min {
+		if q.bytes >= e.Max || s.f.random.Float64() < e.P*float64(q.bytes-e.Min)/float64(e.Max-e.Min) {
+			if p.mark() {
+				to.counters.Marked++
+				s.f.counters.Marked++
+			}
+		}
+	}
+	p.in = in.index
+	in.stored[p.class] = stored
+	s.used += p.size
+	if lossless && stored > cfg.PFC.Xoff {
+		in.pause(p.class, true)
+	}
+	to.send(p)
+}
+
+// release frees the room of a packet that leaves.
+func (s *node) release(p *packet) {
+	in := s.ports[p.in]
+	in.stored[p.class] -= p.size
+	s.used -= p.size
+	if in.pausing>>p.class&1 != 0 && in.stored[p.class] <= s.f.cfg.Switch.PFC.Xon {
+		in.pause(p.class, false)
+	}
+}
+
+// route computes the shortest ways between all switches, over cables that are not down.
+func (f *Fabric) route() {
+	distance := make([]int, len(f.switches))
+	var queue []*node
+	for _, to := range f.switches {
+		for i := range distance {
+			distance[i] = -1
+		}
+		distance[to.index] = 0
+		for queue = append(queue[:0], to); len(queue) > 0; queue = queue[1:] {
+			for _, p := range queue[0].ports {
+				if n := p.peer.sw; n != nil && !p.down && distance[n.index] < 0 {
+					distance[n.index] = distance[queue[0].index] + 1
+					queue = append(queue, n)
+				}
+			}
+		}
+		for _, s := range f.switches {
+			ways := s.next[to.index][:0]
+			for _, p := range s.ports {
+				if n := p.peer.sw; n != nil && !p.down && distance[n.index] >= 0 && distance[n.index] == distance[s.index]-1 {
+					ways = append(ways, p)
+				}
+			}
+			s.next[to.index] = ways
+		}
+	}
+}

@@ -1,0 +1,158 @@
+package fabric
+
+import "fmt"
+
+// Topology says which switches there are, and what is connected to what.
+type Topology struct {
+	// Switches are the names of the switches.
+	Switches []string
+	// Hosts has the name of each host's switch. The hosts are called host0, host1 and so on.
+	Hosts []string
+	// Cables connect switches.
+	Cables []Cable
+}
+
+// Cable connects two switches.
+type Cable struct {
+	A, B string
+	// Link overrides Config.Link where it is not zero.
+	Link Link
+}
+
+// Star has all hosts at one switch, "switch".
+func Star(hosts int) Topology {
+	t := Topology{Switches: []string{"switch"}}
+	for range hosts {
+		t.Hosts = append(t.Hosts, "switch")
+	}
+	return t
+}
+
+// Dumbbell has two switches, "left" and "right", with as many hosts each and one cable between
+// them. The hosts of the left one come first.
+func Dumbbell(hosts int) Topology {
+	t := Topology{Switches: []string{"left", "right"}, Cables: []Cable{{A: "left", B: "right"}}}
+	for i := range 2 * hosts {
+		t.Hosts = append(t.Hosts, t.Switches[i/max(hosts, 1)])
+	}
+	return t
+}
+
+// LeafSpine has hosts at each of the switches leaf0, leaf1 and so on, which all have a cable to each
+// of spine0, spine1 and so on.
+func LeafSpine(leaves, hosts, spines int) Topology {
+	var t Topology
+	for l := range leaves {
+		leaf := fmt.Sprint("leaf", l)
+		t.Switches = append(t.Switches, leaf)
+		for range hosts {
+			t.Hosts = append(t.Hosts, leaf)
+		}
+		for s := range spines {
+			t.Cables = append(t.Cables, Cable{A: leaf, B: fmt.Sprint("spine", s)})
+		}
+	}
+	for s := range spines {
+		t.Switches = append(t.Switches, fmt.Sprint("spine", s))
+	}
+	return t
+}
+
+// FatTree has k pods of k/2 edge and k/2 aggregation switches, k²/4 core switches and k³/4 hosts
+// (Al-Fares et al., SIGCOMM 2008). An odd k counts as the even number below. The switches are called
+// edge0, aggregation0 and core0, and so on.
+func FatTree(k int) Topology {
+	var t Topology
+	half := max(k, 0) / 2
+	for i := range 2 * half * half {
+		edge, aggregation := fmt.Sprint("edge", i), fmt.Sprint("aggregation", i)
+		t.Switches = append(t.Switches, edge, aggregation)
+		for j := range half {
+			t.Hosts = append(t.Hosts, edge)
+			t.Cables = append(t.Cables,
+				Cable{A: edge, B: fmt.Sprint("aggregation", i/half*half+j)},
+				Cable{A: aggregation, B: fmt.Sprint("core", i%half*half+j)})
+		}
+	}
+	for i := range half * half {
+		t.Switches = append(t.Switches, fmt.Sprint("core", i))
+	}
+	return t
+}
+
+// build makes switches, hosts and cables.
+func (f *Fabric) build(t *Topology) error {
+	byName := map[string]*node{}
+	for i, name := range t.Switches {
+		if byName[name] != nil {
+			return fmt.Errorf("fabric: Topology.Switches[%d]: a second switch is called %q", i, name)
+		}
+		s := &node{f: f, name: name, index: i, salt: mix(uint32(i+1) ^ uint32(f.cfg.Seed)), next: make([][]*Port, len(t.Switches))}
+		byName[name] = s
+		f.switches = append(f.switches, s)
+	}
+	for i, name := range t.Hosts {
+		s := byName[name]
+		if s == nil {
+			return fmt.Errorf("fabric: Topology.Hosts[%d]: there is no switch %q", i, name)
+		}
+		h := f.newHost(i)
+		f.hosts = append(f.hosts, h)
+		f.connect(&Port{f: f, node: h.name, host: h}, s.newPort(), f.cfg.Link)
+	}
+	for i, c := range t.Cables {
+		a, b := byName[c.A], byName[c.B]
+		if a == nil || b == nil || a == b {
+			return fmt.Errorf("fabric: Topology.Cables[%d]: from %q to %q: there are no such two switches", i, c.A, c.B)
+		}
+		l := f.cfg.Link
+		if c.Link.Rate != 0 {
+			l.Rate = c.Link.Rate
+		}
+		if c.Link.Delay != 0 {
+			l.Delay = c.Link.Delay
+		}
+		if err := l.check(fmt.Sprintf("Topology.Cables[%d].Link", i)); err != nil {
+			return err
+		}
+		f.connect(a.newPort(), b.newPort(), l)
+	}
+	f.route()
+	return nil
+}
+
+func (s *node) newPort() *Port {
+	p := &Port{f: s.f, node: s.name, sw: s, index: int32(len(s.ports))}
+	s.ports = append(s.ports, p)
+	return p
+}
+
+func (f *Fabric) connect(a, b *Port, l Link) {
+	for _, p := range []*Port{a, b} {
+		p.perByte, p.delay = instant(8e12/l.Rate+0.5), instant(l.Delay)*nanosecond
+		if p.host != nil {
+			p.host.port = p
+		}
+	}
+	a.peer, b.peer = b, a
+}
+
+// Port returns the port of a switch or host to a neighbour, by their names. It returns nil if there
+// is none.
+func (f *Fabric) Port(of, to string) *Port {
+	for _, s := range f.switches {
+		if s.name == of {
+			for _, p := range s.ports {
+				if p.peer.node == to {
+					return p
+				}
+			}
+		}
+	}
+	for _, h := range f.hosts {
+		if h.name == of && h.port.peer.node == to {
+			return h.port
+		}
+	}
+	return nil
+}

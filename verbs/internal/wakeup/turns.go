@@ -1,0 +1,75 @@
+package wakeup
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// Clock is the part of verbs.Clock that waits need. See its methods there.
+type Clock interface {
+	Virtual() bool
+	Go(f func())
+	Park(ready func() bool)
+}
+
+// Await waits until done returns true. The lock of cond is held, also while done is called.
+func Await(c Clock, cond *sync.Cond, done func() bool) {
+	for !done() {
+		if c.Virtual() {
+			cond.L.Unlock()
+			c.Park(func() bool {
+				cond.L.Lock()
+				defer cond.L.Unlock()
+				return done()
+			})
+			cond.L.Lock()
+			if done() {
+				return
+			}
+		}
+		cond.Wait()
+	}
+}
+
+// Receive waits until ch, on which nothing is sent, is closed.
+func Receive[T any](c Clock, ch <-chan T) {
+	if c.Virtual() {
+		c.Park(func() bool { return Closed(ch) })
+	}
+	<-ch
+}
+
+// Closed reports whether ch, on which nothing is sent, is closed.
+func Closed[T any](ch <-chan T) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+// Group is a group of goroutines, as a [sync.WaitGroup].
+type Group struct {
+	all     sync.WaitGroup
+	running atomic.Int64
+}
+
+// Go runs f on a goroutine of the group.
+func (g *Group) Go(c Clock, f func()) {
+	g.running.Add(1)
+	g.all.Add(1)
+	c.Go(func() {
+		defer g.all.Done()
+		defer g.running.Add(-1)
+		f()
+	})
+}
+
+// Wait waits until the functions of all goroutines have returned.
+func (g *Group) Wait(c Clock) {
+	if c.Virtual() {
+		c.Park(func() bool { return g.running.Load() == 0 })
+	}
+	g.all.Wait()
+}
