@@ -101,10 +101,15 @@ func (c *CompChannel) OnEvent(f func(n int)) {
 		pending += cq.pending
 	}
 	c.addUnreported(pending)
+	c.awaitReport()
+	c.report()
+}
+
+// awaitReport waits for a running call of the function of OnEvent. It unlocks mu.
+func (c *CompChannel) awaitReport() {
+	defer c.mu.Unlock() // also if a simulation ends the wait with a panic
 	reports := c.reports
 	wakeup.Await(c.dev.clock, &c.returned, func() bool { return !c.reporting || c.reports != reports })
-	c.mu.Unlock()
-	c.report()
 }
 
 // addUnreported records a change of the number of events for report. mu is held.
@@ -123,22 +128,23 @@ func (c *CompChannel) report() {
 		return
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.reporting {
+		c.mu.Unlock()
 		return
 	}
 	c.reporting = true
+	defer func() { // also if f panics
+		c.reporting = false
+		c.mu.Unlock()
+	}()
 	for c.unreported != 0 && c.onEvent != nil {
 		n, f := c.unreported, c.onEvent
 		c.unreported = 0
 		c.hasUnreported.Store(false)
-		c.mu.Unlock()
-		f(n)
-		c.mu.Lock()
+		wakeup.Unlocked(&c.mu, func() { f(n) })
 		c.reports++
 		c.returned.Broadcast()
 	}
-	c.reporting = false
 }
 
 // Close destroys the channel (ibv_destroy_comp_channel); calls of GetEvent return. The error is

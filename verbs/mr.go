@@ -68,8 +68,8 @@ type MRInitAttr struct {
 	Buf    []byte
 	Access Access
 	// IOVA is the region's address, which peers and SGEs use. If it is nil, the address is that of
-	// the memory's first byte, or 0 with AccessZeroBased. In the time of a simulation it is one that the
-	// device chooses, so that each run has the same.
+	// the memory's first byte, or 0 with AccessZeroBased. In the time of a simulation it is one that
+	// the device chooses, so that each run has the same.
 	IOVA *uint64
 	// Mapped is set if Buf is not Go's memory: memory mapped by a system call, or memory that C code
 	// owns. A work request that accesses a page that does not exist then fails, with WCLocProtErr on

@@ -26,7 +26,8 @@ type Source interface {
 	Read(b []byte) (int, error)
 }
 
-// Scheduler is a Source whose goroutines take turns, so that the time stands while one of them runs.
+// Scheduler is a Source whose goroutines take turns, so that the time stands while one of them
+// runs.
 type Scheduler interface {
 	Source
 	// Go runs f on a goroutine that takes part in the turns.

@@ -2,10 +2,10 @@
 // a rate and a delay. A program tests itself on it with hundreds of nodes, and the same seed gives
 // the same bytes at the same nanosecond.
 //
-// Each [Host] is a link. Stacks, devices and their packets are the real ones. The network is a model:
-// output queues in a buffer that all ports of a switch share, marks by RED ([ECN]), pauses by
-// priority ([PFC]), and ways of equal length ([ECMP]). A host's processors, buses and memory take no
-// time, and an adapter sends what its QPs have ready in turns.
+// Each [Host] is a link. Stacks, devices and their packets are the real ones. The network is a
+// model: output queues in a buffer that all ports of a switch share, marks by RED ([ECN]), pauses
+// by priority ([PFC]), and ways of equal length ([ECMP]). A host's processors, buses and memory
+// take no time, and an adapter sends what its QPs have ready in turns.
 //
 // # Who runs
 //
@@ -14,15 +14,18 @@
 // fabric runs until the call returns. No other goroutine may use a fabric, its hosts and their
 // devices. Their functions for events must not wait, and start a process instead.
 //
-// iWARP does not work: gVisor's TCP has goroutines of its own, for which virtual time does not stop.
-// Its random numbers and timers are the fabric's, but not the order in which these goroutines run.
+// iWARP does not work: gVisor's TCP has goroutines of its own, for which virtual time does not
+// stop. Its random numbers and timers are the fabric's, but not the order in which these
+// goroutines run.
 package fabric
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -86,7 +89,7 @@ type PFC struct {
 	// two packets.
 	Xoff, Xon int
 	// Headroom is room above Xoff for what the neighbour sends until it is paused. What exceeds it is
-	// lost. 0 means what Config.Link needs.
+	// lost. 0 means what the cable needs, by its rate and delay.
 	Headroom int
 }
 
@@ -128,6 +131,7 @@ type Fabric struct {
 	running   *Process
 	runnable  []*Process
 	live      map[*Process]struct{}
+	started   uint64  // processes, live or not
 	processes int     // that Wait waits for
 	changed   []*Host // whose processes may go on
 	looking   bool    // wakeAll is due
@@ -161,9 +165,6 @@ func New(cfg *Config) (*Fabric, error) {
 	return f, f.build(&f.cfg.Topology)
 }
 
-// maxHosts is as many as there are addresses below 10.0.0.0/8 and ports in a packet's fields.
-const maxHosts = 1 << 20
-
 // complete checks a configuration and sets the defaults.
 func (c *Config) complete() error {
 	if c.MTU == 0 {
@@ -171,9 +172,6 @@ func (c *Config) complete() error {
 	}
 	if c.MTU < link.MinMTU || c.MTU > link.MaxSuperframe {
 		return fmt.Errorf("fabric: MTU is %d: it must be %d to %d", c.MTU, link.MinMTU, link.MaxSuperframe)
-	}
-	if len(c.Topology.Hosts) == 0 || len(c.Topology.Hosts) > maxHosts {
-		return fmt.Errorf("fabric: Topology has %d hosts: there must be 1 to %d", len(c.Topology.Hosts), maxHosts)
 	}
 	if c.Link.Rate == 0 {
 		c.Link.Rate = 100e9
@@ -185,21 +183,23 @@ func (c *Config) complete() error {
 	if s.Alpha == 0 {
 		s.Alpha = 1
 	}
+	const maxBytes, maxWeight = 1 << 30, 1000
 	for _, n := range []struct {
-		name string
-		is   int
-	}{{"Buffer", s.Buffer}, {"Queue", s.Queue}, {"ECN.Min", s.ECN.Min}, {"PFC.Xoff", s.PFC.Xoff}, {"PFC.Xon", s.PFC.Xon},
-		{"PFC.Headroom", s.PFC.Headroom}, {"Weights", slices.Min(s.Weights[:])}} {
-		if n.is < 0 {
-			return fmt.Errorf("fabric: Switch.%s is %d: it must not be negative", n.name, n.is)
+		name     string
+		is, most int
+	}{{"Buffer", s.Buffer, maxBytes}, {"Queue", s.Queue, maxBytes}, {"ECN.Min", s.ECN.Min, maxBytes}, {"ECN.Max", s.ECN.Max, maxBytes},
+		{"PFC.Xoff", s.PFC.Xoff, maxBytes}, {"PFC.Xon", s.PFC.Xon, maxBytes}, {"PFC.Headroom", s.PFC.Headroom, maxBytes},
+		{"Weights", slices.Min(s.Weights[:]), maxWeight}, {"Weights", slices.Max(s.Weights[:]), maxWeight}} {
+		if n.is < 0 || n.is > n.most {
+			return fmt.Errorf("fabric: Switch.%s is %d: it must be 0 to %d", n.name, n.is, n.most)
 		}
 	}
 	switch e := s.ECN; {
-	case s.Alpha < 0:
+	case !(s.Alpha > 0):
 		return fmt.Errorf("fabric: Switch.Alpha is %v: it must be positive", s.Alpha)
 	case e.Max != 0 && e.Max < e.Min:
 		return fmt.Errorf("fabric: Switch.ECN.Max is %d: it must not be less than Min, %d", e.Max, e.Min)
-	case e.P < 0 || e.P > 1:
+	case !(e.P >= 0 && e.P <= 1):
 		return fmt.Errorf("fabric: Switch.ECN.P is %v: it must be 0 to 1", e.P)
 	case s.ECMP > Spray:
 		return fmt.Errorf("fabric: Switch.ECMP is %d: it must be HashFlow, HashQP or Spray", s.ECMP)
@@ -211,16 +211,14 @@ func (c *Config) complete() error {
 	if err := c.Link.check("Link"); err != nil {
 		return err
 	}
-	packet := c.MTU + link.EthernetHeaderLen + overhead
 	if s.PFC.Xon == 0 {
-		s.PFC.Xon = max(s.PFC.Xoff-2*packet, 0)
-	}
-	if s.PFC.Headroom == 0 {
-		// The packet before the pause frame, the frame, both ways, and the packet that the neighbour has begun.
-		s.PFC.Headroom = 2*packet + pauseFrame + int(2*c.Link.Delay.Seconds()*c.Link.Rate/8)
+		s.PFC.Xon = max(s.PFC.Xoff-2*(c.MTU+link.EthernetHeaderLen+overhead), 0)
 	}
 	return nil
 }
+
+// maxFrame is the length of the longest frame.
+func (f *Fabric) maxFrame() int { return f.cfg.MTU + link.EthernetHeaderLen + 2*link.TagLen }
 
 func (l *Link) check(name string) error {
 	switch {
@@ -284,14 +282,20 @@ func (f *Fabric) Digest() string {
 	return fmt.Sprintf("%016x", d.Sum64())
 }
 
-// Close ends the processes, at the places where they wait: their deferred functions run. Devices and
-// stacks should be closed before, as no answer arrives afterwards.
+// Close ends the processes, at the places where they wait: their deferred functions run, and do not
+// wait. Devices may be closed before or afterwards.
 func (f *Fabric) Close() {
-	f.closing = true
-	for p := range f.live {
-		f.running = p // so that its deferred functions do not wait either
-		p.stop()
+	if f.running != nil || f.handling {
+		panic("fabric: a process or a callback closes the fabric")
 	}
-	f.running = nil
-	clear(f.live)
+	f.closing = true
+	for len(f.live) > 0 { // deferred functions may start further ones
+		for _, p := range slices.SortedFunc(maps.Keys(f.live), func(a, b *Process) int { return cmp.Compare(a.number, b.number) }) {
+			p.end()
+		}
+	}
+	f.closing = false
+	for _, h := range f.hosts {
+		h.parked = nil
+	}
 }

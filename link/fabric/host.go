@@ -132,7 +132,7 @@ func (h *Host) Write(frames []link.Frame) (int, error) {
 			return i, os.ErrClosed
 		case fr.Segmentation != link.NoSegmentation || fr.NeedsChecksum:
 			return i, errors.ErrUnsupported
-		case n < link.EthernetHeaderLen || n > h.f.cfg.MTU+link.EthernetHeaderLen+2*link.TagLen:
+		case n < link.EthernetHeaderLen || n > h.f.maxFrame():
 			return i, fmt.Errorf("fabric: %s: a frame of %d bytes with an MTU of %d", h.name, n, h.f.cfg.MTU)
 		}
 		p := h.f.newPacket(n)

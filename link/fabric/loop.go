@@ -2,8 +2,8 @@ package fabric
 
 import "time"
 
-// instant is a virtual time in picoseconds, from the start of the fabric. At 400 Gbit/s a byte takes
-// 20 of them.
+// instant is a virtual time in picoseconds, from the start of the fabric. At 400 Gbit/s a byte
+// takes 20 of them.
 type instant int64
 
 const nanosecond instant = 1000
@@ -108,6 +108,9 @@ func (f *Fabric) step(end instant) bool {
 // advance runs processes and events until an instant, or until done returns true. It returns false
 // if that does not happen.
 func (f *Fabric) advance(end instant, done func() bool) bool {
+	if f.running != nil || f.handling {
+		panic("fabric: a process or a callback runs the fabric, which runs it")
+	}
 	for {
 		f.runProcesses()
 		if done != nil && done() {

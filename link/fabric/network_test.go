@@ -14,6 +14,7 @@ import (
 	"github.com/softrnic/softrnic/link/fabric"
 	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/tests/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -78,12 +79,12 @@ func TestPFC(t *testing.T) {
 				}
 				f := newFabric(t, &cfg)
 				streams, _ := incast(t, f, roce.Config{}, 8, verbs.MTU4096)
-				f.Run(3 * time.Millisecond)
+				f.Run(time.Millisecond)
 				n, sum := f.Counters(), int64(0)
 				for _, s := range streams {
 					sum += s.bytes
 				}
-				if pfc != (n.Dropped == 0) || pfc != (n.Pauses > 0) || pfc && gbps(sum, f.Now()) < 85 {
+				if pfc != (n.Dropped == 0) || pfc != (n.Pauses > 0) || pfc && gbps(sum, f.Now()) < 80 {
 					t.Errorf("PFC %t: %d dropped, %d pauses, %.1f Gbit/s", pfc, n.Dropped, n.Pauses, gbps(sum, f.Now()))
 				}
 			}
@@ -100,11 +101,14 @@ func dcqcn() *roce.DCQCN {
 // TestDCQCN: the senders of an incast share the rate, and the queue stays short. Nothing is lost.
 func TestDCQCN(t *testing.T) {
 	for _, n := range []int{2, 8} {
+		if n == 8 && testing.Short() {
+			continue
+		}
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			f := newFabric(t, &fabric.Config{Topology: fabric.Star(n + 1), Seed: 1, Link: fabric.Link{Rate: 40e9},
 				Switch: fabric.Switch{ECN: fabric.ECN{Min: 5e3, Max: 200e3, P: 0.01}}})
 			streams, _ := incast(t, f, roce.Config{DCQCN: dcqcn()}, n, verbs.MTU1024)
-			const half = 30 * time.Millisecond
+			half := time.Duration(stacktest.Size(15, 15, 100)) * time.Millisecond
 			f.Run(half)
 			before := make([]int64, n)
 			for i, s := range streams {
@@ -125,13 +129,13 @@ func TestDCQCN(t *testing.T) {
 			if c := f.Counters(); sum < 34 || fairness < 0.97 || queued/samples > 250e3 || c.Dropped > 0 || c.Marked == 0 {
 				t.Errorf("%.2f Gbit/s, Jain %.4f, %d bytes queued on average, %+v", sum, fairness, queued/samples, c)
 			}
-			t.Logf("%.2f Gbit/s, Jain %.4f, %d bytes queued on average, %+v", sum, fairness, queued/samples, f.Counters())
+			t.Logf("result: DCQCN %d:1: %.2f Gbit/s, Jain %.4f, %d bytes queued on average", n, sum, fairness, queued/samples)
 		})
 	}
 }
 
-// TestECMP: flows are spread over the spines by their hash, and packets by spraying. A cable that is
-// cut loses what is on it only.
+// TestECMP: flows are spread over the spines by their hash, and packets by spraying. A cable that
+// is cut loses what is on it only.
 func TestECMP(t *testing.T) {
 	for _, c := range []struct {
 		ecmp  fabric.ECMP
@@ -146,7 +150,7 @@ func TestECMP(t *testing.T) {
 		for i := range 8 {
 			for range 4 {
 				x, y := connect(nodes[i], nodes[8+i], verbs.MTU4096)
-				streams = append(streams, x.write(y, 64<<10, 10))
+				streams = append(streams, x.write(y, 32<<10, 10))
 			}
 		}
 		used := func() (each [4]uint64, least float64) {
@@ -164,7 +168,7 @@ func TestECMP(t *testing.T) {
 		f.Run(100 * time.Millisecond)
 		after, _ := used()
 		for i, s := range streams {
-			if s.bytes != 640<<10 {
+			if s.bytes != 320<<10 {
 				t.Errorf("%d: %d bytes of stream %d are acknowledged", c.ecmp, s.bytes, i)
 			}
 		}
@@ -218,6 +222,46 @@ func TestClasses(t *testing.T) {
 	}
 }
 
+// TestClassesOfQP: packets to one QP may have several classes.
+func TestClassesOfQP(t *testing.T) {
+	f := newFabric(t, &fabric.Config{Topology: fabric.Star(2)})
+	a, b := f.Hosts()[0], f.Hosts()[1]
+	var got []byte
+	b.Attach(func(frames []link.Frame) { got = append(got, frames[0].Data[15]>>5) })
+	for _, class := range []byte{1, 1, 4, 1} {
+		fr := linktest.Plain(b.MAC(), a.MAC(), 100, "")
+		copy(fr.Data[12:], []byte{8, 0, 0x45, class << 5})
+		fr.Data[23] = 17
+		copy(fr.Data[36:], []byte{4791 >> 8, 4791 & 0xff})
+		must(a.Write([]link.Frame{fr}))(t)
+	}
+	f.Run(time.Millisecond)
+	if !bytes.Equal(got, []byte{1, 4, 1, 1}) {
+		t.Errorf("packets of classes %d have arrived", got)
+	}
+}
+
+// TestCut: a cable that is cut loses what is on it, also if it is mended at once.
+func TestCut(t *testing.T) {
+	f := newFabric(t, &fabric.Config{Topology: fabric.Star(2)})
+	a, b := f.Hosts()[0], f.Hosts()[1]
+	n := 0
+	b.Attach(func([]link.Frame) { n++ })
+	send := func() { must(a.Write([]link.Frame{linktest.Plain(b.MAC(), a.MAC(), 100, "")}))(t) }
+	send()
+	f.Run(500 * time.Nanosecond)
+	a.Port().SetDown(true)
+	if link.StateOf(a) != link.NoCarrier {
+		t.Errorf("the state is %v", link.StateOf(a))
+	}
+	a.Port().SetDown(false)
+	send()
+	f.Run(time.Millisecond)
+	if n != 1 || f.Counters().Lost != 1 || a.Port().Counters().Lost != 1 {
+		t.Errorf("%d frames have arrived, %+v", n, f.Counters())
+	}
+}
+
 // TestMirror: a capture of a switch's port has the frames that pass, with their times.
 func TestMirror(t *testing.T) {
 	f := newFabric(t, &fabric.Config{Topology: fabric.LeafSpine(2, 1, 1)})
@@ -253,7 +297,7 @@ func TestDigest(t *testing.T) {
 		f := newFabric(t, &fabric.Config{Topology: fabric.LeafSpine(3, 3, 2), Seed: seed, Link: fabric.Link{Rate: 40e9},
 			Switch: fabric.Switch{Queue: 300e3, ECN: fabric.ECN{Min: 5e3, Max: 200e3, P: 0.01}}})
 		incast(t, f, roce.Config{DCQCN: &roce.DCQCN{}}, 8, verbs.MTU1024)
-		f.Run(2 * time.Millisecond)
+		f.Run(500 * time.Microsecond)
 		if c := f.Counters(); c.Dropped == 0 || c.Marked == 0 {
 			t.Fatalf("%+v", c)
 		}
@@ -261,7 +305,7 @@ func TestDigest(t *testing.T) {
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	first := run(1)
-	for i := range 9 {
+	for i := range stacktest.Size(4, 9, 99) {
 		runtime.GOMAXPROCS(1 + i%3)
 		if d := run(1); d != first {
 			t.Fatalf("digest %s, then %s", first, d)

@@ -163,7 +163,13 @@ func (s *stream) onEvent() {
 				break
 			}
 			for i := range n {
-				ok(s.n.t, wcs[i].Err())
+				if wcs[i].Status == verbs.WCWRFlushErr {
+					return // its device is being closed
+				}
+				if err := wcs[i].Err(); err != nil {
+					s.n.t.Error(err)
+					return
+				}
 				s.bytes += int64(s.wr.SGList[0].Length)
 				s.post()
 			}

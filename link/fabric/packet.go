@@ -3,7 +3,6 @@ package fabric
 import (
 	"encoding/binary"
 
-	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/checksum"
 )
 
@@ -15,16 +14,17 @@ type packet struct {
 	to    int32  // index of its host; -1: all but the sender
 	from  int32  // index of the sender
 	in    int32  // index of the port at which it came into the switch that holds it; -1: none
+	cuts  uint32 // of its cable, when it was sent
 	class uint8  // 0 to 7
 	first bool   // the adapter sends it before data: acknowledgements and the like
 	ip    int8   // version of IP, or 0
 	hash  uint32 // of the flow, for ECMP
-	flow  uint64 // QP that the adapter takes turns by
+	flow  uint64 // QP and class that the adapter takes turns by
 	room  []byte
 }
 
 const (
-	// overhead is what a frame takes on the wire besides its bytes: preamble, FCS and gap (IEEE 802.3).
+	// overhead is what a frame takes on the wire besides its bytes (IEEE 802.3): preamble, FCS, gap.
 	overhead = 8 + 4 + 12
 	minFrame = 60 // without FCS
 	// pauseFrame is what a PFC frame takes on the wire (IEEE 802.1Qbb).
@@ -37,7 +37,7 @@ const smallRoom = 192
 func (f *Fabric) newPacket(n int) *packet {
 	pool, room := &f.small, smallRoom
 	if n > smallRoom {
-		pool, room = &f.large, f.cfg.MTU+link.EthernetHeaderLen+2*link.TagLen
+		pool, room = &f.large, f.maxFrame()
 	}
 	p := *pool
 	if p == nil {
@@ -108,7 +108,7 @@ func (f *Fabric) classify(p *packet) bool {
 	default:
 		p.first = true // ARP
 	}
-	p.flow |= uint64(uint32(p.to)) << 32
+	p.flow |= uint64(p.class)<<56 | uint64(uint32(p.to)&0xffffff)<<32
 	if ports == 0 || len(b) < ports+8 {
 		return true
 	}
@@ -120,7 +120,7 @@ func (f *Fabric) classify(p *packet) bool {
 	}
 	qpn := binary.BigEndian.Uint32(b[bth+4:]) & 0xffffff
 	p.first = b[bth] == opAcknowledge || b[bth] == opCNP || b[bth] == opAtomicAcknowledge
-	p.flow = uint64(uint32(p.to))<<32 | uint64(qpn)<<8
+	p.flow = p.flow&^0xff | uint64(qpn)<<8
 	if f.cfg.Switch.ECMP == HashQP {
 		p.hash = mix(p.hash) ^ qpn
 	}

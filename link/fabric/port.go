@@ -5,7 +5,8 @@ import "math/bits"
 // classes is the number of traffic classes, each with a queue at every port (IEEE 802.1Q).
 const classes = 8
 
-// Port is one end of a cable: a switch's, or a host's adapter. It has the output queues to the cable.
+// Port is one end of a cable: a switch's, or a host's adapter. It has the output queues to the
+// cable.
 type Port struct {
 	f     *Fabric
 	node  string
@@ -16,6 +17,7 @@ type Port struct {
 
 	perByte, delay instant
 	down           bool
+	cuts           uint32 // how often the cable was cut
 
 	queues  [classes]queue
 	waiting uint8        // classes with packets
@@ -27,9 +29,11 @@ type Port struct {
 	busy  instant // the cable is free from then on
 	armed bool    // an event is due then
 
-	// Of a switch: bytes stored that came in here, and the classes that the peer shall not send.
-	stored  [classes]int
-	pausing uint8
+	// Of a switch: bytes stored that came in here, room above Xoff for a class, and the classes that
+	// the peer shall not send.
+	stored   [classes]int
+	headroom int
+	pausing  uint8
 
 	mirror   *Mirror
 	counters PortCounters
@@ -107,7 +111,11 @@ func (q *queue) head() *packet {
 	return q.data.head
 }
 
-func (q *queue) pop() (p *packet) {
+// manyFlows is the number of flows, of QPs that may be long gone, above which an adapter forgets
+// those that have nothing to send.
+const manyFlows = 1024
+
+func (q *queue) pop(h *Host) (p *packet) {
 	switch fl := q.turns; {
 	case q.first.head != nil:
 		p = q.first.pop()
@@ -119,6 +127,9 @@ func (q *queue) pop() (p *packet) {
 			}
 			fl.next.prev, fl.prev.next = fl.prev, fl.next
 			fl.next, fl.prev = nil, nil
+			if len(h.flows) > manyFlows {
+				delete(h.flows, p.flow)
+			}
 		}
 	default:
 		p = q.data.pop()
@@ -155,7 +166,7 @@ func (o *Port) handle(*packet) {
 	o.armed = false
 	if c, ok := o.choose(); ok {
 		q := &o.queues[c]
-		p := q.pop()
+		p := q.pop(o.host)
 		if q.bytes == 0 {
 			o.waiting &^= 1 << c
 		}
@@ -205,6 +216,7 @@ func (o *Port) transmit(p *packet) {
 	} else {
 		o.sw.release(p)
 	}
+	p.cuts = o.cuts
 	o.f.agenda.add(o.busy+o.delay, (*arrival)(o), p)
 }
 
@@ -214,7 +226,7 @@ type arrival Port
 func (a *arrival) handle(p *packet) {
 	o := (*Port)(a)
 	to := o.peer
-	if o.down {
+	if p.cuts != o.cuts || o.down {
 		o.counters.Lost++
 		o.f.counters.Lost++
 		o.f.free(p)
@@ -240,9 +252,9 @@ func (o *Port) pause(class uint8, on bool) {
 	if on {
 		o.f.counters.Pauses++
 	}
-	at := max(o.busy, o.f.now) + pauseFrame*o.perByte + o.delay
+	at, cuts := max(o.busy, o.f.now)+pauseFrame*o.perByte+o.delay, o.cuts
 	o.f.agenda.add(at, function(func() {
-		if o.pausing>>class&1 != 0 == on { // no other frame follows it, and the cable was not cut
+		if cuts == o.cuts {
 			o.peer.setPaused(class, on)
 		}
 	}), nil)
@@ -268,6 +280,9 @@ func (o *Port) SetDown(down bool) {
 	}
 	o.down, o.peer.down = down, down
 	for _, p := range []*Port{o, o.peer} {
+		if down {
+			p.cuts++
+		}
 		p.paused, p.pausing = 0, 0
 		p.arm()
 	}

@@ -18,11 +18,14 @@ import (
 // time.Sleep: the whole fabric would wait with it. What it shares with others needs no lock.
 type Process struct {
 	host   *Host
-	next   func() (struct{}, bool)
+	do     func(p *Process)
+	next   func() (struct{}, bool) // nil until it begins
 	stop   func()
 	yield  func(struct{}) bool
 	ready  func() bool // while it is parked
-	server bool        // of a package: Wait does not wait for it
+	number uint64      // in the order of their starts
+	ended  bool
+	server bool // of a package: Wait does not wait for it
 }
 
 // closed is the panic that ends a process when its fabric is closed.
@@ -33,27 +36,62 @@ func (h *Host) Go(do func(p *Process)) { h.start(do, false) }
 
 func (h *Host) start(do func(p *Process), server bool) {
 	f := h.f
-	if f.closing {
-		if server {
-			go do(nil) // the package waits for it
-		}
-		return
-	}
-	p := &Process{host: h, server: server}
-	p.next, p.stop = iter.Pull(func(yield func(struct{}) bool) {
-		p.yield = yield
-		defer func() {
-			if r := recover(); r != nil && r != any(closed{}) {
-				panic(r)
-			}
-		}()
-		do(p)
-	})
+	f.started++
+	p := &Process{host: h, do: do, server: server, number: f.started}
 	if !server {
 		f.processes++
 	}
 	f.live[p] = struct{}{}
 	f.runnable = append(f.runnable, p)
+}
+
+// resume lets the process run until it waits or ends.
+func (p *Process) resume() {
+	f := p.host.f
+	if p.next == nil {
+		p.next, p.stop = iter.Pull(p.run)
+	}
+	f.running = p
+	_, alive := p.next()
+	f.running = nil
+	if !alive {
+		p.remove()
+	}
+}
+
+func (p *Process) run(yield func(struct{}) bool) {
+	p.yield = yield
+	defer func() {
+		if r := recover(); r != nil && r != any(closed{}) {
+			panic(r)
+		}
+	}()
+	p.do(p)
+}
+
+// end ends the process, while its fabric is being closed.
+func (p *Process) end() {
+	if p.server && p.next == nil {
+		p.resume() // the package that has started it waits for its end
+	}
+	if p.next != nil {
+		p.host.f.running = p // so that its deferred functions do not wait either
+		p.stop()
+		p.host.f.running = nil
+	}
+	p.remove()
+}
+
+func (p *Process) remove() {
+	f := p.host.f
+	if p.ended {
+		return
+	}
+	p.ended = true
+	delete(f.live, p)
+	if !p.server {
+		f.processes--
+	}
 }
 
 // Host returns the process's host.
@@ -90,13 +128,13 @@ func (h *Host) park(ready func() bool) {
 	f := h.f
 	switch p := f.running; {
 	case p != nil:
-		if !f.closing && ready() {
+		if ready() {
 			return
 		}
 		p.ready = ready
 		h.parked = append(h.parked, p)
 		p.pause()
-	case f.closing || f.handling && ready():
+	case f.handling && ready():
 	case f.handling:
 		panic("fabric: a callback waits for what happens later: start a process with Host.Go")
 	case !f.advance(never, ready):
@@ -142,15 +180,10 @@ func (f *Fabric) runProcesses() {
 		}
 		p := f.runnable[0]
 		f.runnable = slices.Delete(f.runnable, 0, 1)
-		f.running = p
-		_, alive := p.next()
-		f.running = nil
-		if !alive {
-			delete(f.live, p)
-			if !p.server {
-				f.processes--
-			}
+		if p.ended {
+			continue // its fabric was closed
 		}
+		p.resume()
 		p.host.touched()
 		if !f.looking {
 			f.looking = true

@@ -4,14 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 	"testing"
 	"time"
 
 	"github.com/softrnic/softrnic/link/fabric"
+	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/stack/static"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
+	"github.com/softrnic/softrnic/verbs/ulp/rsocket"
 )
 
 // TestProcesses: processes wait in virtual time, each at its own, and one runs at a time.
@@ -61,6 +65,70 @@ func TestClose(t *testing.T) {
 	f.Close()
 	if ended != 2 {
 		t.Errorf("%d of 2 processes have ended", ended)
+	}
+}
+
+// TestCloseDevices: Close ends processes in the midst of rdma_cm and rsocket, and devices can be closed
+// afterwards. No goroutine is left.
+func TestCloseDevices(t *testing.T) {
+	before := runtime.NumGoroutine()
+	f := must(fabric.New(&fabric.Config{Topology: fabric.Star(3)}))(t)
+	var nodes []*node
+	closed := 0
+	for i, h := range f.Hosts() {
+		s := must(static.New(h, &static.Config{Addr: h.Addr(), Neighbour: f.Neighbour}))(t)
+		n := &node{t: t, h: h, dev: must(rdmatransport.Open(s, nil))(t)}
+		nodes = append(nodes, n)
+		h.Go(func(p *fabric.Process) {
+			defer func() { closed++ }()
+			l, err := rsocket.Listen(n.dev, ":7000", nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer l.Close()
+			for {
+				c, err := l.AcceptContext(context.Background())
+				if err != nil {
+					return
+				}
+				_, _ = c.Write([]byte("hello"))
+				h.Go(func(p *fabric.Process) {
+					defer c.Close()
+					_, _ = c.Read(make([]byte, 1))
+				})
+			}
+		})
+		h.Go(func(p *fabric.Process) {
+			defer func() { closed++ }()
+			p.Sleep(time.Microsecond)
+			to := f.Hosts()[(i+1)%3].Addr().String()
+			c, err := rsocket.Dial(context.Background(), n.dev, to+":7000", nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			_, _ = io.ReadFull(c, make([]byte, 5))
+			_, _ = rdmacm.Dial(context.Background(), n.dev, "10.9.9.9:1", nil)
+			_, _ = c.Read(make([]byte, 1))
+			t.Error("a byte that nobody has sent")
+		})
+	}
+	f.Run(time.Second)
+	f.Close()
+	if closed != 6 {
+		t.Errorf("%d of 6 processes have ended", closed)
+	}
+	for _, n := range nodes {
+		ok(t, n.dev.Provider().Close())
+	}
+	for i := 0; runtime.NumGoroutine() > before; i++ {
+		if i == 1000 {
+			b := make([]byte, 1<<16)
+			t.Fatalf("%d goroutines, and %d before\n%s", runtime.NumGoroutine(), before, b[:runtime.Stack(b, true)])
+		}
+		time.Sleep(time.Millisecond)
 	}
 }
 

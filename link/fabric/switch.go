@@ -64,7 +64,7 @@ func (s *node) admit(p *packet, in, to *Port) {
 	lossless := cfg.PFC.Classes>>p.class&1 != 0
 	stored := in.stored[p.class] + p.size
 	switch {
-	case lossless && stored > cfg.PFC.Xoff+cfg.PFC.Headroom,
+	case lossless && stored > cfg.PFC.Xoff+in.headroom,
 		!lossless && cfg.Queue > 0 && q.bytes+p.size > cfg.Queue,
 		!lossless && cfg.Buffer > 0 && q.bytes+p.size > int(cfg.Alpha*float64(cfg.Buffer-s.used)),
 		cfg.Buffer > 0 && s.used+p.size > cfg.Buffer:

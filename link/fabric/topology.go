@@ -1,6 +1,9 @@
 package fabric
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Topology says which switches there are, and what is connected to what.
 type Topology struct {
@@ -19,10 +22,19 @@ type Cable struct {
 	Link Link
 }
 
+const (
+	// maxHosts is as many as there are addresses below 10.0.0.0/8 and ports in a packet's fields.
+	maxHosts = 1 << 20
+	// maxSwitches bounds the memory of the routes, which is its square.
+	maxSwitches = 1 << 12
+	// tooMany hosts and more are an error of New. No topology has more.
+	tooMany = maxHosts + 1
+)
+
 // Star has all hosts at one switch, "switch".
 func Star(hosts int) Topology {
 	t := Topology{Switches: []string{"switch"}}
-	for range hosts {
+	for range min(hosts, tooMany) {
 		t.Hosts = append(t.Hosts, "switch")
 	}
 	return t
@@ -32,23 +44,26 @@ func Star(hosts int) Topology {
 // them. The hosts of the left one come first.
 func Dumbbell(hosts int) Topology {
 	t := Topology{Switches: []string{"left", "right"}, Cables: []Cable{{A: "left", B: "right"}}}
-	for i := range 2 * hosts {
-		t.Hosts = append(t.Hosts, t.Switches[i/max(hosts, 1)])
+	for _, s := range t.Switches {
+		for range min(hosts, tooMany) {
+			t.Hosts = append(t.Hosts, s)
+		}
 	}
 	return t
 }
 
-// LeafSpine has hosts at each of the switches leaf0, leaf1 and so on, which all have a cable to each
-// of spine0, spine1 and so on.
+// LeafSpine has hosts at each of the switches leaf0, leaf1 and so on, which all have a cable to
+// each of spine0, spine1 and so on.
 func LeafSpine(leaves, hosts, spines int) Topology {
 	var t Topology
+	leaves, spines = min(leaves, maxSwitches), min(spines, maxSwitches)
 	for l := range leaves {
 		leaf := fmt.Sprint("leaf", l)
 		t.Switches = append(t.Switches, leaf)
-		for range hosts {
+		for range min(hosts, tooMany-len(t.Hosts)) {
 			t.Hosts = append(t.Hosts, leaf)
 		}
-		for s := range spines {
+		for s := 0; s < spines && leaves+spines <= maxSwitches; s++ {
 			t.Cables = append(t.Cables, Cable{A: leaf, B: fmt.Sprint("spine", s)})
 		}
 	}
@@ -59,11 +74,11 @@ func LeafSpine(leaves, hosts, spines int) Topology {
 }
 
 // FatTree has k pods of k/2 edge and k/2 aggregation switches, k²/4 core switches and k³/4 hosts
-// (Al-Fares et al., SIGCOMM 2008). An odd k counts as the even number below. The switches are called
-// edge0, aggregation0 and core0, and so on.
+// (Al-Fares et al., SIGCOMM 2008). An odd k counts as the even number below. The switches are
+// called edge0, aggregation0 and core0, and so on.
 func FatTree(k int) Topology {
 	var t Topology
-	half := max(k, 0) / 2
+	half := min(max(k, 0), 60) / 2 // 60 already needs too many switches
 	for i := range 2 * half * half {
 		edge, aggregation := fmt.Sprint("edge", i), fmt.Sprint("aggregation", i)
 		t.Switches = append(t.Switches, edge, aggregation)
@@ -82,10 +97,21 @@ func FatTree(k int) Topology {
 
 // build makes switches, hosts and cables.
 func (f *Fabric) build(t *Topology) error {
+	switch {
+	case len(t.Hosts) == 0 || len(t.Hosts) > maxHosts:
+		return fmt.Errorf("fabric: Topology has %d hosts: there must be 1 to %d", len(t.Hosts), maxHosts)
+	case len(t.Switches) > maxSwitches:
+		return fmt.Errorf("fabric: Topology has %d switches: there must be at most %d", len(t.Switches), maxSwitches)
+	}
 	byName := map[string]*node{}
 	for i, name := range t.Switches {
-		if byName[name] != nil {
+		switch n, isHost := strings.CutPrefix(name, "host"); {
+		case name == "":
+			return fmt.Errorf("fabric: Topology.Switches[%d] has no name", i)
+		case byName[name] != nil:
 			return fmt.Errorf("fabric: Topology.Switches[%d]: a second switch is called %q", i, name)
+		case isHost && strings.Trim(n, "0123456789") == "":
+			return fmt.Errorf("fabric: Topology.Switches[%d] is %q, which is a host's name", i, name)
 		}
 		s := &node{f: f, name: name, index: i, salt: mix(uint32(i+1) ^ uint32(f.cfg.Seed)), next: make([][]*Port, len(t.Switches))}
 		byName[name] = s
@@ -102,8 +128,13 @@ func (f *Fabric) build(t *Topology) error {
 	}
 	for i, c := range t.Cables {
 		a, b := byName[c.A], byName[c.B]
-		if a == nil || b == nil || a == b {
-			return fmt.Errorf("fabric: Topology.Cables[%d]: from %q to %q: there are no such two switches", i, c.A, c.B)
+		switch {
+		case a == nil:
+			return fmt.Errorf("fabric: Topology.Cables[%d]: there is no switch %q", i, c.A)
+		case b == nil:
+			return fmt.Errorf("fabric: Topology.Cables[%d]: there is no switch %q", i, c.B)
+		case a == b:
+			return fmt.Errorf("fabric: Topology.Cables[%d]: both ends are at %q", i, c.A)
 		}
 		l := f.cfg.Link
 		if c.Link.Rate != 0 {
@@ -118,6 +149,12 @@ func (f *Fabric) build(t *Topology) error {
 		f.connect(a.newPort(), b.newPort(), l)
 	}
 	f.route()
+	first := f.hosts[0].port.peer.sw
+	for _, h := range f.hosts {
+		if s := h.port.peer.sw; s != first && len(first.next[s.index]) == 0 {
+			return fmt.Errorf("fabric: Topology: there is no way from %s to %s", f.hosts[0].name, h.name)
+		}
+	}
 	return nil
 }
 
@@ -130,6 +167,11 @@ func (s *node) newPort() *Port {
 func (f *Fabric) connect(a, b *Port, l Link) {
 	for _, p := range []*Port{a, b} {
 		p.perByte, p.delay = instant(8e12/l.Rate+0.5), instant(l.Delay)*nanosecond
+		if p.headroom = f.cfg.Switch.PFC.Headroom; p.headroom == 0 {
+			// The packet that exceeds Xoff, the one before the pause frame, the frame, both ways, and the
+			// packet that the neighbour has begun.
+			p.headroom = 3*(f.maxFrame()+overhead) + pauseFrame + int(2*p.delay/p.perByte)
+		}
 		if p.host != nil {
 			p.host.port = p
 		}
@@ -137,8 +179,8 @@ func (f *Fabric) connect(a, b *Port, l Link) {
 	a.peer, b.peer = b, a
 }
 
-// Port returns the port of a switch or host to a neighbour, by their names. It returns nil if there
-// is none.
+// Port returns the port of a switch or host to a neighbour, by their names, the first of several.
+// It returns nil if there is none.
 func (f *Fabric) Port(of, to string) *Port {
 	for _, s := range f.switches {
 		if s.name == of {

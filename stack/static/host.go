@@ -2,8 +2,8 @@
 // neighbours that are known from the beginning. It carries RoCEv2 datagrams only. There is no ARP,
 // no TCP, so no iWARP, and no multicast.
 //
-// It has the semantics of package netstack as far as it goes, costs less per packet, and a host of it
-// a few kilobytes.
+// It has the semantics of package netstack as far as it goes, costs less per packet, and a host of
+// it a few kilobytes.
 package static
 
 import (
@@ -68,7 +68,8 @@ func (t *traffic) get() stack.Traffic {
 // New creates a host on a link. If New fails, it closes the link.
 func New(l link.Link, cfg *Config) (*Host, error) {
 	if !cfg.Addr.Is4() || cfg.Neighbour == nil {
-		return nil, errors.Join(fmt.Errorf("static: Config.Addr is %v, and must be an IPv4 address; Neighbour must not be nil", cfg.Addr), l.Close())
+		return nil, errors.Join(fmt.Errorf("static: Config.Addr is %v: it must be an IPv4 address, and Neighbour not nil",
+			cfg.Addr), l.Close())
 	}
 	h := &Host{link: l, cfg: *cfg, mac: [6]byte(l.MAC()), clock: link.ClockOf(l)}
 	link.Watch(l, h.changed)

@@ -66,16 +66,16 @@ func (h *Hook) Wait() {
 
 func (h *Hook) run() {
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer func() { // also if f panics
+		close(h.running)
+		h.running = nil
+		h.mu.Unlock()
+	}()
 	for h.f != nil && h.pending != 0 {
 		f, n := h.f, h.pending
 		h.pending = 0
-		h.mu.Unlock()
-		f(n)
-		h.mu.Lock()
+		Unlocked(&h.mu, func() { f(n) })
 		close(h.running)
 		h.running = make(chan struct{})
 	}
-	close(h.running)
-	h.running = nil
 }

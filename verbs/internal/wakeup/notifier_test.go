@@ -15,7 +15,7 @@ import (
 // goroutine that takes the token must wake the other.
 func TestOneTokenForTwoElements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := wakeup.New()
+		n := wakeup.New(machine{})
 		var mu sync.Mutex
 		var queue []int
 		var polled sync.WaitGroup // until both goroutines have found the queue empty
@@ -59,7 +59,7 @@ func TestWaitEnds(t *testing.T) {
 	none := func() (v int, ok, more bool) { return 0, false, false }
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	n := wakeup.New()
+	n := wakeup.New(machine{})
 	if _, err := wakeup.Wait(ctx, n, none); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v after the context's end", err)
 	}
@@ -72,3 +72,10 @@ func TestWaitEnds(t *testing.T) {
 		t.Errorf("%d, %v: Wait must take what is in the queue before it looks at ctx", v, err)
 	}
 }
+
+// machine is a clock without turns.
+type machine struct{}
+
+func (machine) Virtual() bool    { return false }
+func (machine) Go(f func())      { go f() }
+func (machine) Park(func() bool) {}

@@ -16,19 +16,27 @@ type Clock interface {
 func Await(c Clock, cond *sync.Cond, done func() bool) {
 	for !done() {
 		if c.Virtual() {
-			cond.L.Unlock()
-			c.Park(func() bool {
-				cond.L.Lock()
-				defer cond.L.Unlock()
-				return done()
+			Unlocked(cond.L, func() {
+				c.Park(func() bool {
+					cond.L.Lock()
+					defer cond.L.Unlock()
+					return done()
+				})
 			})
-			cond.L.Lock()
 			if done() {
 				return
 			}
 		}
 		cond.Wait()
 	}
+}
+
+// Unlocked calls f without l, which is held before and afterwards, also if f panics: that is how a
+// simulation ends the goroutines that wait.
+func Unlocked(l sync.Locker, f func()) {
+	l.Unlock()
+	defer l.Lock()
+	f()
 }
 
 // Receive waits until ch, on which nothing is sent, is closed.

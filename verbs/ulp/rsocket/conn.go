@@ -240,7 +240,17 @@ func (c *Conn) Close() error {
 }
 
 func (c *Conn) close() error {
+	wait := c.finish()
+	c.cancel()
+	c.goroutines.Wait(c.clock())
+	return errors.Join(c.closeCM(wait), c.release())
+}
+
+// finish ends both halves and waits for acknowledgements. It returns false if the connection was
+// aborted.
+func (c *Conn) finish() bool {
 	c.mu.Lock()
+	defer c.mu.Unlock() // also if a simulation ends the wait with a panic
 	c.closed = true
 	if c.keepalive != nil {
 		c.keepalive.Stop()
@@ -260,13 +270,9 @@ func (c *Conn) close() error {
 		c.mu.Unlock()
 		c.writable.changed.Broadcast()
 	})
+	defer linger.Stop()
 	c.waitFor(&c.writable, func() bool { return expired || c.failed || c.peerGone || c.out.idle() })
-	wait := !c.aborted
-	c.mu.Unlock()
-	linger.Stop()
-	c.cancel()
-	c.goroutines.Wait(c.clock())
-	return errors.Join(c.closeCM(wait), c.release())
+	return !c.aborted
 }
 
 // Abort is Close without a wait for the peer, which gets ECONNRESET. Written data may be lost.

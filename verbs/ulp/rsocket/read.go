@@ -134,16 +134,19 @@ func (c *Conn) dropUnread() {
 	}
 }
 
-// waitData waits for unread bytes and returns at most limit of them. mu is held.
+// waitData waits for unread bytes and returns at most limit of them, which the caller copies.
 func (c *Conn) waitData(limit int) (b []byte, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock() // also if a simulation ends the wait with a panic
 	c.waitFor(&c.readable, func() (done bool) {
 		b, done, err = c.tryData(limit)
 		return done
 	})
+	c.copying = err == nil
 	return b, err
 }
 
-// tryData is like waitData but does not wait. done is false if there is no data yet. mu is held.
+// tryData is waitData without waiting. done is false if there is no data yet. mu is held.
 func (c *Conn) tryData(limit int) (b []byte, done bool, err error) {
 	switch {
 	case c.closed:
@@ -165,10 +168,7 @@ func (c *Conn) tryData(limit int) (b []byte, done bool, err error) {
 // readWith waits for data and calls use with it, without mu. use returns the number of bytes that
 // it has consumed.
 func (c *Conn) readWith(limit int, use func([]byte) (int, error)) (int, error) {
-	c.mu.Lock()
 	b, err := c.waitData(limit)
-	c.copying = err == nil
-	c.mu.Unlock()
 	if err != nil {
 		return 0, err
 	}

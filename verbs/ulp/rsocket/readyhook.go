@@ -48,16 +48,16 @@ func (h *readyHook) changed(c verbs.Clock, ready func() Ready) {
 
 func (h *readyHook) run() {
 	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer func() { // also if f panics
+		close(h.running)
+		h.running = nil
+		h.mu.Unlock()
+	}()
 	for h.f != nil && h.pending {
 		f, state := h.f, h.state
 		h.pending = false
-		h.mu.Unlock()
-		f(state)
-		h.mu.Lock()
+		wakeup.Unlocked(&h.mu, func() { f(state) })
 		close(h.running)
 		h.running = make(chan struct{})
 	}
-	close(h.running)
-	h.running = nil
 }
