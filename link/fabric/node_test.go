@@ -46,6 +46,8 @@ type node struct {
 	mr  *verbs.MR
 	gid verbs.GID
 	at  uint8 // its index
+
+	timeout uint8 // of its QPs
 }
 
 // onStatic opens a device on package static, onNetstack on gVisor.
@@ -65,7 +67,7 @@ const regionSize = 1 << 20
 
 func newNode(t testing.TB, h *fabric.Host, s stack.Network, cfg roce.Config, closeStack func()) *node {
 	t.Helper()
-	n := &node{t: t, h: h, dev: must(rdmatransport.Open(s, &rdmatransport.Config{Name: h.Name(), RoCE: cfg}))(t)}
+	n := &node{t: t, h: h, timeout: 10, dev: must(rdmatransport.Open(s, &rdmatransport.Config{Name: h.Name(), RoCE: cfg}))(t)}
 	t.Cleanup(func() {
 		_ = n.dev.Provider().Close() // without waiting for peers
 		closeStack()
@@ -118,7 +120,7 @@ func (e *end) ready(peer *end, mtu verbs.MTU) {
 		AHAttr: verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{DGID: peer.n.gid, SGIDIndex: e.n.at, HopLimit: 64}},
 	}, verbs.QPAttrState|verbs.QPAttrAV|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|
 		verbs.QPAttrMaxDestRDAtomic|verbs.QPAttrMinRNRTimer))
-	ok(t, e.qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTS, SQPSN: 1, Timeout: 10, RetryCnt: 7, RNRRetry: 7, MaxRDAtomic: 16},
+	ok(t, e.qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTS, SQPSN: 1, Timeout: e.n.timeout, RetryCnt: 7, RNRRetry: 7, MaxRDAtomic: 16},
 		verbs.QPAttrState|verbs.QPAttrSQPSN|verbs.QPAttrTimeout|verbs.QPAttrRetryCnt|verbs.QPAttrRNRRetry|verbs.QPAttrMaxQPRDAtomic))
 }
 
@@ -126,8 +128,9 @@ func (e *end) ready(peer *end, mtu verbs.MTU) {
 type stream struct {
 	*end
 	wr    verbs.SendWR
-	bytes int64 // acknowledged
-	left  int   // WRITEs to post; negative: no end
+	bytes int64  // acknowledged
+	left  int    // WRITEs to post; negative: no end
+	done  func() // called for each that is acknowledged, if not nil
 }
 
 // write starts a stream of WRITEs, two at a time.
@@ -171,6 +174,9 @@ func (s *stream) onEvent() {
 					return
 				}
 				s.bytes += int64(s.wr.SGList[0].Length)
+				if s.done != nil {
+					s.done()
+				}
 				s.post()
 			}
 		}

@@ -88,6 +88,8 @@ func New(nics []stack.NIC, cfg roce.Config, regions *memory.Regions, queue *time
 	}
 	e.env.Clock = queue.Now
 	e.shared.Clock = queue.Now
+	simulated := queue.Clock().Virtual()
+	e.env.Prompt, e.shared.NoForgeries = simulated, simulated
 	e.selective, e.strictICRC = cfg.SelectiveRepeat, cfg.StrictICRC
 	if cfg.ByDelay != nil {
 		e.byDelay = newByDelay(cfg.ByDelay)
@@ -203,6 +205,8 @@ type pacer struct {
 	react   *reaction   // nil without DCQCN
 	sending *send.State // provides the rate of a window; nil if a window is sent at once
 	baseRTT *baseRTT    // of sending
+
+	slack time.Duration // for which unused rate is kept
 
 	debt float64 // bits sent by the time last beyond what the rate allowed; negative if fewer
 	last time.Duration

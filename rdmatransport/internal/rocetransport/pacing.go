@@ -44,7 +44,7 @@ func (p *pacer) advance(now time.Duration) {
 func (p *pacer) pay(now time.Duration) {
 	if now > p.last {
 		rate := p.rate()
-		p.debt = max(p.debt-(now-p.last).Seconds()*rate, -paceSlack.Seconds()*rate)
+		p.debt = max(p.debt-(now-p.last).Seconds()*rate, -p.slack.Seconds()*rate)
 		p.last = now
 	}
 }
@@ -80,7 +80,10 @@ func (p *pacer) sent(n int) {
 // pacer returns the QP's pacer, and creates it if there is none.
 func (q *qp) pacer() *pacer {
 	if q.pace == nil {
-		q.pace = &pacer{last: q.e.now()}
+		q.pace = &pacer{last: q.e.now(), slack: paceSlack}
+		if q.e.env.Prompt {
+			q.pace.slack = 0
+		}
 	}
 	return q.pace
 }

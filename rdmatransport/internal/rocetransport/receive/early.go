@@ -28,6 +28,8 @@ import (
 //   - A peer that has marked one packet marks them all. Unmarked packets are dropped
 //     (expected.lacksMark).
 //
+// In a simulation, whose packets nobody forges (Shared.NoForgeries), the first loss is like others.
+//
 // The peer must retransmit packets that were kept and then dropped. If they were already reported
 // to the peer, a sequence NAK revokes the report. A path that reorders packets therefore makes the
 // peer go back each time.

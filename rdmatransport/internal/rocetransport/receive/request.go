@@ -126,7 +126,7 @@ func (s *State) startKeeping() bool {
 		return false
 	}
 	now := s.shared.Clock()
-	if !s.early.mayKeep(now) {
+	if !s.shared.NoForgeries && !s.early.mayKeep(now) {
 		return false
 	}
 	k := s.shared.stores.get(s.expected.psn, s.mtu, s.shared.Window, now+keepTimeout)

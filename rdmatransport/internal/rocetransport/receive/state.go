@@ -55,7 +55,10 @@ type replies struct {
 type Shared struct {
 	Clock  Clock
 	Window uint32 // the largest number of payload bytes that a peer has in flight: a power of two
-	stores stores
+	// NoForgeries says that nobody else can send packets, as in a simulation. Early packets are then
+	// kept from the first loss on.
+	NoForgeries bool
+	stores      stores
 }
 
 // Clock returns a monotonic time since some start. 0 means never.

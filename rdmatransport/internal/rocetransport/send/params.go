@@ -24,9 +24,9 @@ const (
 	// A probe is sent after the longest likely round trip (RFC 6298 §2) without an answer, but at
 	// least minProbe. The next wait is twice as long, and there are at most maxProbes. Without
 	// probes, only the timeout would find the loss of the last packets, of a retransmission or of a
-	// NAK. minProbe allows for peers that are scheduled late. For a peer that goes back, only a
-	// second loss needs a probe, and the minimum is minBackProbe. Without a measured round trip,
-	// the first wait is 1/probeShare of the timeout.
+	// NAK. minProbe allows for peers that are scheduled late, so there is no minimum with Env.Prompt.
+	// For a peer that goes back, only a second loss needs a probe, and the minimum is minBackProbe.
+	// Without a measured round trip, the first wait is 1/probeShare of the timeout.
 	probeShare   = 16
 	minProbe     = 5 * time.Millisecond
 	minBackProbe = 20 * time.Millisecond

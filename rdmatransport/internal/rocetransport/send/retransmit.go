@@ -142,7 +142,10 @@ func (s *State) setProbe(now time.Duration) {
 
 // leastProbe returns the shortest probe timeout.
 func (s *State) leastProbe() time.Duration {
-	if s.mode.selective {
+	switch {
+	case s.env.Prompt:
+		return 0
+	case s.mode.selective:
 		return minProbe
 	}
 	return minBackProbe

@@ -54,6 +54,9 @@ type State struct {
 // does not trace.
 type Env struct {
 	Clock Clock
+	// Prompt says that neither the timers nor the peers are ever scheduled late, as in a simulation:
+	// timeouts follow the measured round trip alone.
+	Prompt bool
 	// Trace receives the events of the State; nil if there is no tracing. The owner adds the time
 	// and the QP, which a State does not know.
 	Trace func(trace.Event)
