@@ -82,3 +82,21 @@ func TestSelectiveRepeat(t *testing.T) {
 		t.Errorf("flows take %v, and %v if they go back", means[1], means[0])
 	}
 }
+
+// TestNoProbes: nothing is sent twice on a connection without loss, also if a rate delays packets
+// and their acknowledgements.
+func TestNoProbes(t *testing.T) {
+	f := newFabric(t, &fabric.Config{Topology: fabric.Star(2)})
+	x, y := connect(onStatic(t, f, f.Hosts()[0], roce.Config{}), onStatic(t, f, f.Hosts()[1], roce.Config{}), verbs.MTU1024)
+	const kbits, size, count = 100e3, 64 << 10, 4
+	s := x.write(y, size, count)
+	f.Run(time.Second) // the round trip is known
+	ok(t, x.qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTS, RateLimit: kbits}, verbs.QPAttrState|verbs.QPAttrRateLimit))
+	s.left = count
+	s.post()
+	s.post()
+	f.Run(time.Second)
+	if n := f.Hosts()[0].Port().Counters().Packets; s.bytes != 2*size*count || n != 2*size*count/1024 {
+		t.Errorf("%d packets for %d bytes", n, s.bytes)
+	}
+}
