@@ -14,8 +14,8 @@ import (
 )
 
 // flows starts WRITEs between random hosts at random times (Poisson) for a duration. Each has QPs
-// of its own. Half are of up to 1 KB, 15 % of 200 KB to 1 MB, and the others between. It returns the
-// times that they took.
+// of its own. Half are of up to 1 KB, 15 % of 200 KB to 1 MB, and the others between. It returns
+// the times that they took.
 func flows(t testing.TB, f *fabric.Fabric, cfg roce.Config, rate, load float64, d time.Duration, seed uint64) (took []time.Duration) {
 	var nodes []*node
 	for _, h := range f.Hosts() {
@@ -63,8 +63,8 @@ func flows(t testing.TB, f *fabric.Fabric, cfg roce.Config, rate, load float64, 
 
 // TestSelectiveRepeat: without PFC, and with windows of about the bandwidth-delay product, flows
 // that retransmit only what was lost are faster than those that go back (Mittal et al., SIGCOMM
-// 2018). The mean was 0.65 ms with timeouts for software on a scheduler, 0.50 ms with the first loss
-// of a flow treated like others, and 0.33 ms with timeouts by the round trip only.
+// 2018). The mean was 0.65 ms with timeouts for software on a scheduler, 0.50 ms with the first
+// loss of a flow treated like others, and 0.33 ms with timeouts by the round trip only.
 func TestSelectiveRepeat(t *testing.T) {
 	d := time.Duration(stacktest.Size(1, 1, 20)) * time.Millisecond
 	var means [2]time.Duration

@@ -68,8 +68,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestCloseDevices: Close ends processes in the midst of rdma_cm and rsocket, and devices can be closed
-// afterwards. No goroutine is left.
+// TestCloseDevices: Close ends processes in the midst of rdma_cm and rsocket, and devices can be
+// closed afterwards. No goroutine is left.
 func TestCloseDevices(t *testing.T) {
 	before := runtime.NumGoroutine()
 	f := must(fabric.New(&fabric.Config{Topology: fabric.Star(3)}))(t)
