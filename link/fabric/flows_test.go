@@ -66,6 +66,9 @@ func flows(t testing.TB, f *fabric.Fabric, cfg roce.Config, rate, load float64, 
 // 2018). The mean was 0.65 ms with timeouts for software on a scheduler, 0.50 ms with the first
 // loss of a flow treated like others, and 0.33 ms with timeouts by the round trip only.
 func TestSelectiveRepeat(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long with the race detector")
+	}
 	d := time.Duration(stacktest.Size(1, 1, 20)) * time.Millisecond
 	var means [2]time.Duration
 	for i, selective := range []bool{false, true} {
