@@ -6,6 +6,7 @@ toolchain go1.26.8
 
 require (
 	filippo.io/bigmod v0.1.0
+	github.com/BurntSushi/toml v1.6.0
 	github.com/HdrHistogram/hdrhistogram-go v1.4.0
 	github.com/alecthomas/kong v1.17.0
 	github.com/charmbracelet/bubbletea v1.3.10

@@ -18,6 +18,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/conform"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/demo"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/devinfo"
+	"github.com/softrnic/softrnic/cmd/softrnic/internal/fabric"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/fault"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/hub"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/impair"
@@ -60,6 +61,7 @@ type commands struct {
 	Peers      peers.Command      `cmd:"" help:"Show the peers of running nodes with --secure: handshakes, endpoints and bytes."`
 	Impair     impair.Command     `cmd:"" help:"Impair the network of a running node: loss, delay, reordering and more; or end that."`
 	Fault      fault.Command      `cmd:"" help:"Make the RDMA device of a running program fail on purpose: calls, completions, events, the port. Or sweep a program."`
+	Fabric     fabric.Command     `cmd:"" help:"Run RDMA workloads on a simulated network of hosts and switches, in virtual time."`
 	Hub        hub.Command        `cmd:"" help:"Share this machine's addresses between nodes with --link kernel --shared, which start the hub automatically."`
 	Run        run.Command        `cmd:"" help:"Run a program that was written for libibverbs or librdmacm, such as ib_write_bw, on SoftRNIC."`
 	Cdi        cdi.Command        `cmd:"" help:"Write the specification by which podman, Docker, containerd and CRI-O give a container devices."`

@@ -108,7 +108,7 @@ type Counters struct {
 	Sent      uint64 // by hosts
 	Delivered uint64 // to hosts
 	Dropped   uint64 // by switches: for want of room, or of a way
-	Lost      uint64 // on cables that were down
+	Lost      uint64 // on cables that were down, or had bit errors
 	Marked    uint64 // with Congestion Experienced
 	Pauses    uint64 // PFC frames that stop a class
 }

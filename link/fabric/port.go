@@ -18,6 +18,7 @@ type Port struct {
 	perByte, delay instant
 	down           bool
 	cuts           uint32 // how often the cable was cut
+	bitErrors      float64
 
 	queues  [classes]queue
 	waiting uint8        // classes with packets
@@ -44,7 +45,7 @@ type PortCounters struct {
 	Packets, Bytes uint64 // sent; Bytes has preamble, FCS and gap
 	Dropped        uint64 // for want of room
 	Marked         uint64 // with Congestion Experienced
-	Lost           uint64 // on a cable that was down
+	Lost           uint64 // on a cable that was down, or with a wrong bit
 	Pauses         uint64 // times that the peer has paused a class
 	MaxQueue       int    // most bytes in all queues
 }
@@ -226,7 +227,7 @@ type arrival Port
 func (a *arrival) handle(p *packet) {
 	o := (*Port)(a)
 	to := o.peer
-	if p.cuts != o.cuts || o.down {
+	if p.cuts != o.cuts || o.down || o.damaged(p.size) {
 		o.counters.Lost++
 		o.f.counters.Lost++
 		o.f.free(p)

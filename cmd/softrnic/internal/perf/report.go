@@ -55,6 +55,7 @@ func (r *report) writePage(c *Command) error {
 	}
 	var page bytes.Buffer
 	if err := pageTemplate.Execute(&page, map[string]any{
+		"Style":     output.Style,
 		"Operation": operations[c.Op].title,
 		"Where":     where,
 		"Device":    r.Device,

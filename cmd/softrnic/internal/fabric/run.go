@@ -1,0 +1,267 @@
+package fabric
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	network "github.com/softrnic/softrnic/link/fabric"
+	"github.com/softrnic/softrnic/verbs"
+)
+
+// run is a run of a configuration.
+type run struct {
+	cfg    *config
+	net    *network.Config
+	f      *network.Fabric
+	nodes  []*node
+	ports  []*network.Port
+	verify bool
+	depth  int // messages of a lane that are not completed
+	err    error
+
+	flows   []*flow // in the order of their start
+	planned int     // flows of all workloads
+	ended   int
+	pairs   map[pair]*connection
+	digest  string // at the end of the last flow
+
+	series series
+	wall   time.Duration
+}
+
+// flow is data that goes from one host to another.
+type flow struct {
+	id       int
+	load     int // index of its workload
+	from, to int
+	bytes    int64
+	read     bool
+
+	start, end time.Duration
+	acked      int64
+	recent     int64 // of acked, since the last sample
+	parts      int   // not completed
+	arrivals   int   // immediates that have not arrived
+	arrived    func()
+	done       func()
+	conn       *connection // of this flow only, or nil
+	status     verbs.WCStatus
+	corrupt    bool
+}
+
+// finished says whether all is acknowledged.
+func (f *flow) finished() bool { return f.end > 0 && f.status == verbs.WCSuccess }
+
+// pair names a connection that several flows use.
+type pair struct {
+	load, from, to int
+	read           bool
+}
+
+// outstanding is the least number of bytes that a lane has posted: twice the default window.
+const outstanding = 1 << 20
+
+// newRun makes the network and the nodes. The caller closes it.
+func newRun(cfg *config, verify bool, interval time.Duration) (*run, error) {
+	r := &run{cfg: cfg, verify: verify, pairs: map[pair]*connection{}, series: series{interval: interval}}
+	var err error
+	if r.net, err = cfg.fabric(); err != nil {
+		return nil, err
+	}
+	device, err := cfg.device()
+	if err != nil {
+		return nil, err
+	}
+	if r.f, err = network.New(r.net); err != nil {
+		return nil, err
+	}
+	r.ports = r.f.Ports()
+	r.depth = int(max(4, min(64, max(outstanding, 2*cfg.RDMA.Window)/cfg.RDMA.Message)))
+	pattern := make([]byte, cfg.RDMA.Message+spread)
+	rand.NewChaCha8([32]byte{}).Read(pattern) // it does not fail
+	sink := make([]byte, cfg.RDMA.Message+spread)
+	for _, h := range r.f.Hosts() {
+		n, err := newNode(r.f, h, device, pattern, sink)
+		if err != nil {
+			r.close()
+			return nil, err
+		}
+		r.nodes = append(r.nodes, n)
+	}
+	if err := r.plan(); err != nil {
+		r.close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *run) close() {
+	for _, n := range r.nodes {
+		n.close()
+	}
+	r.f.Close()
+}
+
+// plan schedules workloads and failures.
+func (r *run) plan() error {
+	if len(r.cfg.Workloads) == 0 || len(r.cfg.Workloads) > maxList || len(r.cfg.Failures) > maxList {
+		return fmt.Errorf("there are %d workloads and %d failures: there must be 1 to %d workloads, and up to %d failures",
+			len(r.cfg.Workloads), len(r.cfg.Failures), maxList, maxList)
+	}
+	for i := range r.cfg.Workloads {
+		if err := r.schedule(i); err != nil {
+			return fmt.Errorf("workload[%d].%w", i, err)
+		}
+		if r.planned > maxFlows {
+			return fmt.Errorf("workload[%d] brings the flows to %d: there must be at most %d", i, r.planned, maxFlows)
+		}
+	}
+	for i := range r.cfg.Failures {
+		if err := r.fail(&r.cfg.Failures[i]); err != nil {
+			return fmt.Errorf("failure[%d].%w", i, err)
+		}
+	}
+	return nil
+}
+
+// check keeps the first error that must not happen.
+func (r *run) check(err error) {
+	if err != nil && r.err == nil {
+		r.err = fmt.Errorf("at %v: %w", r.f.Now(), err)
+	}
+}
+
+// at calls a function at a virtual time.
+func (r *run) at(t time.Duration, host int, do func()) {
+	r.nodes[host].h.Clock().AfterFunc(t-r.f.Now(), do)
+}
+
+// random returns the random numbers of a workload, or of a part of it.
+func (r *run) random(load, part int) *rand.Rand {
+	return rand.New(rand.NewPCG(uint64(r.cfg.Seed), uint64(load)<<32|uint64(part)))
+}
+
+// begin starts a flow. With receives, its connection remains for the next flow of the pair, and
+// arrived is called when the receiver has all: it gets as many immediates at a time at most.
+func (r *run) begin(f *flow, keep bool, receives int) {
+	f.id, f.start = len(r.flows), r.f.Now()
+	r.flows = append(r.flows, f)
+	from, to := r.nodes[f.from], r.nodes[f.to]
+	if f.read {
+		from, to = to, from
+	}
+	key := pair{f.load, f.from, f.to, f.read}
+	c := r.pairs[key]
+	if c == nil || !keep {
+		var err error
+		most := f.bytes
+		if keep {
+			most = 1 << 62
+		}
+		if c, err = r.connect(from, to, f.read, receives, most); err != nil {
+			r.check(err)
+			return
+		}
+		if keep {
+			r.pairs[key] = c
+		} else {
+			f.conn = c
+		}
+	}
+	for i, bytes := range r.shares(f.bytes) {
+		l := c.lanes[i]
+		switch {
+		case bytes == 0:
+			continue
+		case l.dead != 0:
+			r.failed(f, l.dead)
+			return
+		}
+		f.parts++
+		if receives > 0 {
+			f.arrivals++
+			r.check(l.y.PostRecv(&verbs.RecvWR{}))
+		}
+		l.parts = append(l.parts, &part{f, bytes})
+	}
+	for _, l := range c.lanes {
+		l.post()
+	}
+}
+
+// shares divides the bytes of a flow among QPs.
+func (r *run) shares(bytes int64) []int64 {
+	n := int64(r.cfg.RDMA.QPs)
+	all := make([]int64, n)
+	for i := range all {
+		all[i] = (bytes + n - 1 - int64(i)) / n
+	}
+	return all
+}
+
+// progressed is called when bytes of a flow are acknowledged; last is set if a lane has no more.
+func (r *run) progressed(f *flow, bytes int, last bool) {
+	f.acked += int64(bytes)
+	if f.recent == 0 {
+		r.series.moved = append(r.series.moved, f)
+	}
+	f.recent += int64(bytes)
+	if last {
+		if f.parts--; f.parts == 0 && f.end == 0 {
+			r.end(f)
+		}
+	}
+}
+
+func (r *run) failed(f *flow, status verbs.WCStatus) {
+	if f.end == 0 {
+		f.status = status
+		r.end(f)
+	}
+}
+
+func (r *run) end(f *flow) {
+	f.end = r.f.Now()
+	if r.ended++; r.ended == r.planned {
+		r.digest = r.f.Digest()
+	}
+	if f.conn != nil {
+		f.conn.closeLater()
+		f.conn = nil
+	}
+	if f.done != nil && f.status == verbs.WCSuccess {
+		f.done()
+	}
+}
+
+// advance lets time pass until all flows have ended, or the configuration's end.
+func (r *run) advance(ctx context.Context, progress func()) error {
+	began := time.Now()
+	until := time.Duration(r.cfg.Until)
+	for r.ended < r.planned && r.f.Now() < until && r.err == nil {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		r.f.Run(min(r.series.interval, until-r.f.Now()))
+		r.sample()
+		progress()
+	}
+	if r.digest == "" {
+		r.digest = r.f.Digest()
+	}
+	r.wall = time.Since(began)
+	return r.err
+}
+
+// now is the end of the run: that of its last flow, or until.
+func (r *run) now() (last time.Duration) {
+	if r.ended < r.planned {
+		return r.f.Now()
+	}
+	for _, f := range r.flows {
+		last = max(last, f.end)
+	}
+	return last
+}

@@ -1,0 +1,229 @@
+package fabric
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/cmd/internal/cli"
+)
+
+// run runs softrnic fabric run, and returns its output.
+func runFabric(t *testing.T, args ...string) string {
+	t.Helper()
+	code, out, stderr := program.Run(t.Context(), nil, append([]string{"fabric", "run"}, args...)...)
+	if code != cli.ExitOK {
+		t.Fatalf("%v: exit code %d: %s", args, code, stderr)
+	}
+	return out
+}
+
+// summaryOf runs softrnic fabric run --json.
+func summaryOf(t *testing.T, args ...string) *summary {
+	t.Helper()
+	s := new(summary)
+	if err := json.Unmarshal([]byte(runFabric(t, append(args, "--json")...)), s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+const (
+	leafSpine = "--topology=leaf-spine:leaves=2,hosts=4,spines=2"
+	star      = "--topology=star:hosts=8"
+)
+
+// TestWorkloads: each workload moves its bytes, all of which are right at the receivers.
+func TestWorkloads(t *testing.T) {
+	for _, c := range []struct {
+		workload string
+		flows    int
+		bytes    int64
+	}{
+		{"incast:size=100kB", 7, 7 * 100e3},
+		{"incast:size=100001,receiver=3,senders=2,stagger=10us,rounds=3", 6, 6 * 100001},
+		{"incast:size=1,senders=[5]", 1, 1},
+		{"permutation:size=1MB", 8, 8e6},
+		{"permutation:size=70kB,shift=3,hosts=[0,2,4,6]", 4, 4 * 70e3},
+		{"all-to-all:size=33333", 56, 56 * 33333},
+		{"all-to-all:size=5000,hosts=3,rounds=2", 12, 12 * 5000},
+		{"all-reduce-ring:size=80kB", 8 * 14, 8 * 14 * 10e3},
+		{"all-reduce-ring:size=3,hosts=3,rounds=2", 24, 24},
+		{"all-reduce-tree:size=70kB,chunks=7", 2 * 7 * 7, 2 * 7 * 70e3},
+		{"all-reduce-tree:size=70kB,hosts=2,rounds=3", 6, 6 * 70e3},
+		{"storage:clients=3,servers=2,size=100kB,reads=5,depth=2", 15, 15 * 100e3},
+		{"poisson:load=0.5,duration=50us,sizes=testdata/sizes.csv", 0, 0},
+		{"trace:file=testdata/trace.csv", 3, 300007},
+	} {
+		for _, qps := range []string{"1", "3"} {
+			t.Run(c.workload+"/"+qps, func(t *testing.T) {
+				s := summaryOf(t, leafSpine, "--workload", c.workload, "--verify", "--set", "rdma.qps="+qps)
+				if c.flows == 0 {
+					c.flows, c.bytes = s.Flows.Planned, s.Bytes
+				}
+				if s.Flows.Planned == 0 || s.Flows.Done != c.flows || s.Flows.Planned != c.flows || s.Bytes != c.bytes || s.Corrupt != 0 || !s.Verified {
+					t.Errorf("%+v, %d bytes, %d corrupt: want %d flows and %d bytes", s.Flows, s.Bytes, s.Corrupt, c.flows, c.bytes)
+				}
+				if s.Slowdown.P50 < 0.98 || s.Digest == "" || s.Packets.Dropped > 0 {
+					t.Errorf("%+v", s)
+				}
+			})
+		}
+	}
+}
+
+// TestVerify: bytes that change on the way are reported.
+func TestVerify(t *testing.T) {
+	cfg, err := load("", []string{`topology = {kind="star", hosts=2}`, `workload = [{kind="incast", size="200kB"}]`})
+	if err == nil {
+		err = cfg.complete()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := newRun(cfg, true, 10*time.Microsecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	r.at(5*time.Microsecond, 0, func() { r.nodes[0].pattern.Buf()[5000]++ })
+	if err := r.advance(context.Background(), func() {}); err != nil {
+		t.Fatal(err)
+	}
+	if s := r.summarize(); s.Corrupt != 1 || s.Flows.Done != 1 {
+		t.Errorf("%d flows have wrong bytes of %+v", s.Corrupt, s.Flows)
+	}
+}
+
+// TestLosses: with loss, all bytes arrive, by either way to repeat.
+func TestLosses(t *testing.T) {
+	for _, set := range []string{"rdma.selective_repeat=true", "rdma.selective_repeat=false"} {
+		s := summaryOf(t, "--topology=star:hosts=5", "--workload=incast:size=500kB", "--set=switch.queue=200kB", "--verify", "--set", set)
+		if s.Flows.Done != 4 || s.Packets.Dropped == 0 || s.Corrupt > 0 || s.Counters["completer_retry_err"]+s.Counters["selective_repeats"] == 0 {
+			t.Errorf("%s: %+v", set, s)
+		}
+	}
+}
+
+// TestIdeal: a flow alone takes the ideal time.
+func TestIdeal(t *testing.T) {
+	for _, topology := range []string{"star:hosts=2", "dumbbell:hosts=2,uplink_rate=10G", "leaf-spine:leaves=2,hosts=2,spines=3,uplink_rate=400G",
+		"fat-tree:k=4"} {
+		for _, workload := range []string{"incast:senders=1,size=1", "incast:senders=1,size=4097", "incast:senders=1,size=1MB",
+			"storage:clients=1,servers=1,reads=1,size=10", "storage:clients=1,servers=1,reads=1,size=1MB",
+			"storage:clients=1,servers=1,reads=1,size=70001"} {
+			for mtu, qps := range map[string]string{"1024": "1", "4096": "1", "2048": "3"} {
+				s := summaryOf(t, "--topology", topology, "--workload", workload, "--set=rdma.mtu="+mtu, "--set=rdma.qps="+qps)
+				if s.Flows.Done != 1 || s.Slowdown.Max < 0.999 || s.Slowdown.Max > 1.005 {
+					t.Errorf("%s, %s, MTU %s, %s QPs: slowdown %v after %v µs", topology, workload, mtu, qps, s.Slowdown.Max, s.FCT.Max)
+				}
+			}
+		}
+	}
+}
+
+// TestSameSeed: a seed gives the same digest and the same files, whatever GOMAXPROCS is. Samples and
+// captures change nothing.
+func TestSameSeed(t *testing.T) {
+	dir := t.TempDir()
+	run := func(name string, args ...string) (digest string, files [3]string) {
+		var flags []string
+		for i, flag := range []string{"--fct", "--queues", "--rates"} {
+			flags = append(flags, flag, filepath.Join(dir, name+flag))
+			defer func() {
+				b, err := os.ReadFile(filepath.Join(dir, name+flag))
+				if err != nil {
+					t.Fatal(err)
+				}
+				files[i] = string(b)
+			}()
+		}
+		return strings.TrimSpace(runFabric(t, append(append(flags, "testdata/leafspine.toml", "--digest"), args...)...)), files
+	}
+	digest, files := run("a")
+	for i := range 2 {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1 + 2*i))
+		if d, f := run("b" + string(rune('0'+i))); d != digest || f != files {
+			t.Errorf("digest %s, then %s; same files: %t, %t, %t", digest, d, f[0] == files[0], f[1] == files[1], f[2] == files[2])
+		}
+	}
+	if d, f := run("c", "--interval=70us", "--capture", "host0="+filepath.Join(dir, "up.pcapng")); d != digest || f[0] != files[0] {
+		t.Errorf("digest %s, with other samples and a capture %s", digest, d)
+	}
+	if d, _ := run("d", "--seed=2"); d == digest {
+		t.Error("another seed has the same digest")
+	}
+	for i, want := range []string{
+		"flow,workload,source,destination,bytes,start_us,fct_us,ideal_us,slowdown\n",
+		"time_us,node,peer,queued_bytes,sent_bytes,utilisation\n", "time_us,flow,source,destination,acknowledged_bytes,gbps\n"} {
+		if !strings.HasPrefix(files[i], want) || strings.Count(files[i], "\n") < 50 {
+			t.Errorf("%.200s", files[i])
+		}
+	}
+	code, out, stderr := program.Run(t.Context(), nil, "trace", "--stats", filepath.Join(dir, "up.pcapng"))
+	if code != cli.ExitOK || !strings.Contains(out, "10.0.0.1") {
+		t.Errorf("softrnic trace: exit code %d: %.1000s%s", code, out, stderr)
+	}
+}
+
+// TestFailures: what fails at a time has its effect, and the flows survive it.
+func TestFailures(t *testing.T) {
+	for _, c := range []struct {
+		topology, failure string
+		effect            func(s *summary) bool
+	}{
+		{leafSpine, "cable-down:node=leaf0,peer=spine0,at=20us", func(s *summary) bool { return s.Packets.Lost > 0 }},
+		{leafSpine, "cable-down:node=host1,at=20us,for=100us", func(s *summary) bool { return s.Packets.Lost > 0 && s.FCT.Max > 120 }},
+		{leafSpine, "switch-restart:node=spine1,at=20us,for=100us", func(s *summary) bool { return s.Packets.Lost > 0 }},
+		{leafSpine, "bit-errors:node=leaf1,peer=spine0,rate=1e-6,at=0", func(s *summary) bool { return s.Packets.Lost > 0 }},
+		{star, "pfc-storm:node=host5,at=20us,for=2ms", func(s *summary) bool { return s.FCT.Max > 2000 && s.FCT.P50 < 100 && s.Packets.Lost == 0 }},
+		{star, "slow-host:node=host5,share=0.25,at=0", func(s *summary) bool { return s.Slowdown.Max > 3.5 && s.Slowdown.Max < 4.5 && s.Slowdown.P50 < 1.1 }},
+	} {
+		t.Run(c.failure, func(t *testing.T) {
+			s := summaryOf(t, c.topology, "--workload=permutation:size=1MB,shift=4", "--failure", c.failure, "--verify",
+				"--set=switch.pfc.xoff=300kB")
+			if s.Flows.Done != 8 || s.Corrupt > 0 || !c.effect(s) {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+	s := summaryOf(t, "--topology=star:hosts=3", "--workload=incast:size=1MB", "--failure=cable-down:node=host1,at=20us", "--set=rdma.timeout=1")
+	if s.Flows.Done != 1 || s.Flows.Failed != 1 || s.Failures["RETRY_EXC_ERR"] != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestUntil: flows that are left at the end are reported.
+func TestUntil(t *testing.T) {
+	out := runFabric(t, "--topology=star:hosts=4", "--workload=incast:size=1GB", "--until=100us")
+	if !strings.Contains(out, "0 done, 0 failed, 3 unfinished") || !strings.Contains(out, "100µs virtual") {
+		t.Error(out)
+	}
+}
+
+// TestReport: the page has its plots, and needs no other file.
+func TestReport(t *testing.T) {
+	for _, args := range [][]string{
+		{"testdata/leafspine.toml"}, {"testdata/training.toml"}, {"testdata/cables.toml"},
+		{"--topology=star:hosts=2", "--workload=incast:size=1GB", "--until=50us"},
+	} {
+		name := filepath.Join(t.TempDir(), "x.html")
+		runFabric(t, append(args, "--report", name)...)
+		page, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(page), "<svg"); n != strings.Count(string(page), "</svg>") || n < 3 {
+			t.Errorf("%v: %d pictures", args, n)
+		}
+		if other := regexp.MustCompile(`(?i)https?://|\bsrc=|@import|NaN|<no value>`).FindString(string(page)); other != "" {
+			t.Errorf("%v: the page has %q", args, other)
+		}
+	}
+}
