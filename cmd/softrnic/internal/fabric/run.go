@@ -244,7 +244,8 @@ func (r *run) advance(ctx context.Context, progress func()) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		r.f.Run(min(r.series.interval, until-r.f.Now()))
+		now := r.f.Now()
+		r.f.Run(min(r.series.interval-now%r.series.interval, until-now))
 		r.sample()
 		progress()
 	}
