@@ -39,9 +39,15 @@ func (o *Port) SetBitErrors(rate float64) error {
 	return nil
 }
 
-// damaged says whether a frame on the cable has a wrong bit.
-func (o *Port) damaged(size int) bool {
-	return o.bitErrors > 0 && o.f.random.Float64() < -math.Expm1(float64(8*size)*math.Log1p(-o.bitErrors))
+// damaged says whether a frame on the cable has a wrong bit. Then it is lost.
+func (o *Port) damaged(p *packet) bool {
+	if o.bitErrors == 0 || o.f.random.Float64() >= -math.Expm1(float64(8*p.size)*math.Log1p(-o.bitErrors)) {
+		return false
+	}
+	o.counters.Lost++
+	o.f.counters.Lost++
+	o.f.free(p)
+	return true
 }
 
 // Pause makes the host send PFC frames that stop classes, a bit for each, or let them go on. It is

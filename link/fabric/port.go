@@ -18,7 +18,6 @@ type Port struct {
 	perByte, delay instant
 	down           bool
 	cuts           uint32 // how often the cable was cut
-	bitErrors      float64
 
 	queues  [classes]queue
 	waiting uint8        // classes with packets
@@ -38,6 +37,8 @@ type Port struct {
 
 	mirror   *Mirror
 	counters PortCounters
+
+	bitErrors float64 // probability that a bit is wrong
 }
 
 // PortCounters count what a port has sent, and what has happened in its queues.
@@ -227,10 +228,13 @@ type arrival Port
 func (a *arrival) handle(p *packet) {
 	o := (*Port)(a)
 	to := o.peer
-	if p.cuts != o.cuts || o.down || o.damaged(p.size) {
+	if p.cuts != o.cuts || o.down {
 		o.counters.Lost++
 		o.f.counters.Lost++
 		o.f.free(p)
+		return
+	}
+	if o.damaged(p) {
 		return
 	}
 	if to.mirror != nil {

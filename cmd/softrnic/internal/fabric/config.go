@@ -99,7 +99,7 @@ func (d *dcqcnConfig) on() bool { return d != nil && (d.Enabled == nil || *d.Ena
 const (
 	maxFile     = 1 << 20 // bytes
 	maxHosts    = 1 << 14
-	maxSwitches = 1 << 14
+	maxSwitches = 1 << 12
 	maxCables   = 1 << 17
 	maxFlows    = 1 << 20
 	maxQPs      = 256 // of a connection
@@ -202,8 +202,8 @@ func (c *config) complete() error {
 		{"link.rate", float64(c.Link.Rate), 1e6, 8e12},
 		{"link.delay", time.Duration(c.Link.Delay).Seconds(), 0, 1},
 		{"switch.alpha", s.Alpha, 0, 1e6},
-		{"switch.buffer", float64(s.Buffer), 0, 1 << 40},
-		{"switch.queue", float64(s.Queue), 0, 1 << 40},
+		{"switch.buffer", float64(s.Buffer), 0, 1 << 30},
+		{"switch.queue", float64(s.Queue), 0, 1 << 30},
 		{"rdma.message", float64(r.Message), 1, 16 << 20},
 		{"rdma.qps", float64(r.QPs), 1, maxQPs},
 		{"rdma.dscp", float64(r.DSCP), 0, 63},
@@ -211,7 +211,7 @@ func (c *config) complete() error {
 	}
 	if e := s.ECN; e != nil {
 		def(&e.P, 1)
-		checks = append(checks, check{"switch.ecn.max", float64(e.Max), 1, 1 << 40}, check{"switch.ecn.min", float64(e.Min), 0, float64(e.Max)},
+		checks = append(checks, check{"switch.ecn.max", float64(e.Max), 1, 1 << 30}, check{"switch.ecn.min", float64(e.Min), 0, float64(e.Max)},
 			check{"switch.ecn.p", e.P, 0, 1})
 	}
 	if p := s.PFC; p != nil {
@@ -221,14 +221,14 @@ func (c *config) complete() error {
 		for i, class := range p.Classes {
 			checks = append(checks, check{fmt.Sprintf("switch.pfc.classes[%d]", i), float64(class), 0, 7})
 		}
-		checks = append(checks, check{"switch.pfc.xoff", float64(p.Xoff), 1, 1 << 40}, check{"switch.pfc.xon", float64(p.Xon), 0, float64(p.Xoff)},
-			check{"switch.pfc.headroom", float64(p.Headroom), 0, 1 << 40})
+		checks = append(checks, check{"switch.pfc.xoff", float64(p.Xoff), 1, 1 << 30}, check{"switch.pfc.xon", float64(p.Xon), 0, float64(p.Xoff)},
+			check{"switch.pfc.headroom", float64(p.Headroom), 0, 1 << 30})
 	}
 	if len(s.Weights) > 8 {
 		return fmt.Errorf("switch.weights has %d numbers: there are 8 classes", len(s.Weights))
 	}
 	for i, w := range s.Weights {
-		checks = append(checks, check{fmt.Sprintf("switch.weights[%d]", i), float64(w), 0, 1e6})
+		checks = append(checks, check{fmt.Sprintf("switch.weights[%d]", i), float64(w), 0, 1000})
 	}
 	if d := r.DCQCN; d != nil {
 		checks = append(checks, check{"rdma.dcqcn.rpg_threshold", float64(d.RPGThreshold), 0, 1 << 20},
