@@ -40,8 +40,6 @@ type Run struct {
 	Verify   bool          `help:"Verify all bytes at the receivers. Each flow has memory of its own then, about 1 MiB."`
 	Digest   bool          `help:"Print only the digest: equal digests mean the same packets at the same times."`
 	JSON     bool          `name:"json" help:"Print the summary as JSON."`
-
-	line []string // for the report
 }
 
 //go:embed help.txt
