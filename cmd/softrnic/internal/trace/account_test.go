@@ -89,32 +89,6 @@ func TestHealthy(t *testing.T) {
 			c.cm(60, &mad.DREQ{LocalCommID: 30, RemoteCommID: 10, RemoteQPN: 110})
 			c.cm(61, &mad.DREP{LocalCommID: 10, RemoteCommID: 30})
 		},
-		"one packet is repeated as a probe, and new ones follow before it is answered": func(c *rc) {
-			for psn := range uint32(3) {
-				c.request(time.Microsecond, 5+psn, wire.RCSendOnly, 8)
-			}
-			c.request(20*ms, 5, wire.RCSendOnly, 8)
-			c.request(5*ms, 8, wire.RCSendOnly, 8)
-			c.answer(5*ms, 8, wire.AckUnlimited, 4)
-		},
-		"the end of a response is lost before the point of capture, when a part was asked for again": func(c *rc) {
-			read := func(psn, packets uint32) {
-				c.send(0, 5*ms, &wire.Packet{BTH: wire.BTH{Opcode: wire.RCReadRequest, PSN: psn}, RETH: wire.RETH{Length: packets * 1024}})
-			}
-			answer := func(psn uint32, op wire.Opcode) {
-				c.send(1, time.Microsecond, &wire.Packet{BTH: wire.BTH{Opcode: op, PSN: psn}, AETH: wire.AETH{Syndrome: wire.AckUnlimited, MSN: 1},
-					Payload: make([]byte, 1024)})
-			}
-			read(5, 5)
-			answer(5, wire.RCReadResponseFirst)
-			answer(6, wire.RCReadResponseMiddle)
-			read(7, 3) // what follows is on its way
-			answer(7, wire.RCReadResponseMiddle)
-			answer(8, wire.RCReadResponseMiddle)
-			answer(7, wire.RCReadResponseFirst)
-			answer(8, wire.RCReadResponseMiddle)
-			answer(9, wire.RCReadResponseLast)
-		},
 		"a second RNR NAK, when the wait for the first is over": func(c *rc) {
 			c.request(0, 5, wire.RCSendOnly, 8)
 			c.request(time.Microsecond, 6, wire.RCSendOnly, 8)

@@ -54,7 +54,6 @@ func (a *analysis) repeated(w *flow, f *frame, p *wire.Packet) {
 	if wire.PSNDiff(p.PSN, q.una) < 0 && !answered {
 		q.stale++
 	}
-	q.probing = false
 	a.reason(w, f, p, s)
 	span = 1
 	if answered {
@@ -137,7 +136,6 @@ func (a *analysis) reason(w *flow, f *frame, p *wire.Packet, s *sent) {
 			}
 		}
 		w.stats.Timeouts++
-		q.probing = true
 		q.ask(ask{psn: p.PSN, number: f.number, time: f.time, began: f.time})
 		if !marked && !q.mayBegin(p.PSN) && wire.PSNDiff(p.PSN, q.una) < 0 && len(q.midway) <= most {
 			q.midway = append(q.midway, ref{f.number, p.PSN})

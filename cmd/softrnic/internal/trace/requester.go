@@ -148,7 +148,6 @@ type requester struct {
 	asked     ask    // the last ask
 	asks      []ask  // the latest asks
 	resuming  bool   // the last packet was a retransmission
-	probing   bool   // it was the only one after a timeout: its sender may wait for the answer to it
 	resume    uint32 // the PSN after it
 	run       int    // the packet with which retransmission began
 	why       string
@@ -233,7 +232,7 @@ func (a *analysis) request(w *flow, f *frame, p *wire.Packet) {
 	}
 	if ahead > 0 {
 		a.gapBefore(w, f, p)
-	} else if q.resuming && !q.probing && wire.PSNDiff(q.una, q.resume) <= 0 { // else an answer has shown that no more must be repeated
+	} else if q.resuming && wire.PSNDiff(q.una, q.resume) <= 0 { // else an answer has shown that no more must be repeated
 		a.leftOut(q, f, p, p.PSN)
 	}
 	q.resuming = false

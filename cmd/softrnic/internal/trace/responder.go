@@ -320,8 +320,7 @@ func (a *analysis) responseOrder(w, o *flow, f *frame, p *wire.Packet, r *awaite
 	if jumps || !info.First() {
 		jumps = info.First() == w.rsp.within || !info.First() && jumps
 	}
-	anew := at == r.restart && at < r.next // what is missing of the previous response comes again in this one
-	if repeated && jumps && !anew {
+	if repeated && jumps {
 		// The missing part may be requested once more.
 		if from := wire.PSNAdd(w.rsp.last, 1); wire.PSNDiff(p.PSN, from) > 0 {
 			a.ev.missing = psns(from, wire.PSNAdd(p.PSN, 1<<24-1))
