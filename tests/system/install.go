@@ -36,7 +36,7 @@ var differences = map[string]struct {
 }{
 	"trixie": {renamed: map[string]string{"qemu-user-static": "qemu-user"}},
 	"sid": {renamed: map[string]string{"qemu-user-static": "qemu-user"},
-		besides: strings.Fields("dapl2-utils g++ libgloo-dev sockperf valkey-server valkey-tools")},
+		besides: strings.Fields("dapl2-utils g++ libgloo-dev make python3-netifaces sockperf ucc-utils valkey-server valkey-tools")},
 }
 
 // packagesOf returns packages under the names that they have in a release.

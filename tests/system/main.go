@@ -200,11 +200,17 @@ func runIn(suite, only string) error {
 	if err != nil {
 		return err
 	}
+	paths := append(goPaths, module)
+	for _, variable := range programs.Built {
+		if dir := os.Getenv(variable); dir != "" {
+			paths = append(paths, dir)
+		}
+	}
 	args := []string{filepath.Join(goPaths[0], "bin/go"), "run", "./tests/system", "-y"}
 	if only != "" {
 		args = append(args, "-run="+only)
 	}
-	cmd := root.Command(temp, append(goPaths, module), append(args, programsStep)...)
+	cmd := root.Command(temp, paths, append(args, programsStep)...)
 	cmd.Env = append(cmd.Env, "PATH="+goPaths[0]+"/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	return cmd.Run()

@@ -13,13 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
 // mpi runs testdata/mpi.c over UCX and over libfabric, with two and four ranks. The ranks share an
 // address, or have one each on shared memory, where softrnic run is in front of mpirun. Outside the
-// long run it is one row of Open MPI over UCX.
-func mpi(t *testing.T) {
+// long run it is one row of Open MPI over UCX. The programs find UCX with env.
+func mpi(t *testing.T, env []string) {
 	long := os.Getenv("SOFTRNIC_LONG") != ""
 	for _, m := range []struct {
 		name, packages, args string
@@ -57,7 +58,7 @@ func mpi(t *testing.T) {
 								how = "(libfabric: verbs;ofi_rxm)"
 							}
 							programs.Ran(t, fmt.Sprintf("mpirun.%s -np %d %s", m.name, ranks, how), over+" (RoCEv2)")
-							mpirun(t, flags, ranks, tls, append(strings.Fields(fmt.Sprintf("mpirun.%s -np %d %s", m.name, ranks, m.args)),
+							mpirun(t, flags, ranks, tls, env, append(strings.Fields(fmt.Sprintf("mpirun.%s -np %d %s", m.name, ranks, m.args)),
 								program))
 						})
 					}
@@ -69,7 +70,7 @@ func mpi(t *testing.T) {
 
 // mpirun runs an MPI program with a number of ranks over one of UCX's transports only, and checks
 // that the device has carried its data.
-func mpirun(t *testing.T, flags string, ranks int, tls string, program []string) {
+func mpirun(t *testing.T, flags string, ranks int, tls string, env, program []string) {
 	t.Helper()
 	const bytes = 16 << 20 // minimum that a rank sends and receives
 	command(t)             // before the time begins
@@ -78,7 +79,8 @@ func mpirun(t *testing.T, flags string, ranks int, tls string, program []string)
 	dir := shared(t)
 	counters := filepath.Join(dir, "counters")
 	cmd := runner(ctx, t, dir, flags, program...)
-	cmd.Env = append(cmd.Env, "UCX_TLS="+tls+",self", "UCX_NET_DEVICES=softrnic0:1", "SOFTRNIC_COUNTERS="+counters, "HOME="+dir)
+	cmd.Env = append(append(cmd.Env, env...), "UCX_TLS="+tls+",self", "UCX_NET_DEVICES=softrnic0:1", "SOFTRNIC_COUNTERS="+counters, "HOME="+dir)
+	cmd.Env = append(cmd.Env, routesOf(strings.TrimPrefix(flags, "--link "))...)
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)
 	if err != nil {
@@ -103,5 +105,41 @@ func mpirun(t *testing.T, flags string, ranks int, tls string, program []string)
 	}
 	if used != ranks {
 		t.Errorf("%d of %d ranks have sent and received %d bytes through the device:\n%s", used, ranks, bytes, text)
+	}
+}
+
+// TestUCC runs UCC's own programs between two ranks of Open MPI over UCX. ucc_test_mpi checks the
+// results of collective operations.
+func TestUCC(t *testing.T) {
+	gate.Long(t)
+	needs(t, "/usr/bin/ucc_perftest", "ucc-utils")
+	env := findUCX(t).env
+	for over, flags := range map[string]string{"sockets": "--link kernel:lo --addr 127.18.3.1 --shared", "shared memory": "--link shm:ucc"} {
+		for _, tls := range []string{"rc_v", "ud_v"} {
+			for _, p := range []string{"ucc_test_mpi --colls allreduce,alltoall,bcast --dtypes int32,float64 --ops sum,max --teams world",
+				"ucc_perftest -c allreduce -e 16384 -n 20 -w 2", "ucc_perftest -c alltoall -e 16384 -n 20 -w 2"} {
+				t.Run(over+" "+tls+" "+p, func(t *testing.T) {
+					programs.Ran(t, p+" (UCX_TLS="+tls+",self)", over+" (RoCEv2)")
+					command(t) // before the time begins
+					ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+					defer cancel()
+					dir := shared(t)
+					counters := filepath.Join(dir, "counters")
+					cmd := runner(ctx, t, dir, flags, append(strings.Fields("mpirun.openmpi --oversubscribe -np 2 --mca pml ucx"),
+						strings.Fields(p)...)...)
+					cmd.Env = append(append(cmd.Env, env...), "UCX_TLS="+tls+",self", "UCX_NET_DEVICES=softrnic0:1", "HOME="+dir,
+						"SOFTRNIC_COUNTERS="+counters)
+					cmd.Env = append(cmd.Env, routesOf(strings.TrimPrefix(flags, "--link "))...)
+					out, err := cmd.CombinedOutput()
+					if err != nil {
+						t.Fatalf("%v\n%s", err, out)
+					}
+					t.Logf("%s", out)
+					if sum, err := programs.Counted(counters); err != nil || 4*sum["port_xmit_data"] < 1<<20 {
+						t.Errorf("the devices have sent less than 1 MiB (%v): %v", err, sum)
+					}
+				})
+			}
+		}
 	}
 }

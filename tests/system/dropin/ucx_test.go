@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -22,12 +24,14 @@ import (
 // over each, and one of Open MPI.
 func TestUCX(t *testing.T) {
 	gate.System(t)
-	needs(t, "/usr/bin/ucx_perftest", "ucx-utils")
+	u := findUCX(t)
 	for i, link := range links {
 		t.Run(link.link, func(t *testing.T) {
-			programs.Ran(t, "ucx_info -d", link.name()+" (RoCEv2)")
+			u.ran(t, "ucx_info -d", link)
 			dir := shared(t)
-			out, err := runner(t.Context(), t, dir, "--link "+link.link+" --addr "+link.server, "ucx_info", "-d").CombinedOutput()
+			info := runner(t.Context(), t, dir, "--link "+link.link+" --addr "+link.server, "ucx_info", "-d")
+			info.Env = append(info.Env, u.env...)
+			out, err := info.CombinedOutput()
 			if err != nil {
 				t.Fatalf("ucx_info: %v\n%s", err, out)
 			}
@@ -52,17 +56,69 @@ func TestUCX(t *testing.T) {
 					continue
 				}
 				t.Run(p.tls+" "+p.args, func(t *testing.T) {
-					programs.Ran(t, "ucx_perftest "+p.args+" (UCX_TLS="+p.tls+")", link.name()+" (RoCEv2)")
-					ucxPerftest(t, link, dir, p.tls, strings.Fields(p.args), p.bytes)
+					u.ran(t, "ucx_perftest "+p.args+" (UCX_TLS="+p.tls+")", link)
+					u.perftest(t, link, dir, p.tls, strings.Fields(p.args), p.bytes)
 				})
 			}
 		})
 	}
-	mpi(t)
+	mpi(t, u.env)
 }
 
-// ucxPerftest runs ucx_perftest between two processes over one of UCX's transports only.
-func ucxPerftest(t *testing.T, link endpoints, dir, tls string, args []string, bytes uint64) {
+// ucx is the UCX that programs load.
+type ucx struct {
+	version string   // of one that is not Debian's
+	env     []string // with which programs find it
+}
+
+// weakFence is for UCX 1.23, whose default fence READs address 0 with the R_Key 0xff, if the device's
+// provider is not mlx5's. Older ones ignore it.
+const weakFence = "UCX_FENCE_MODE=weak"
+
+// findUCX returns the UCX whose installation SOFTRNIC_UCX names by its prefix, or else Debian's.
+func findUCX(t *testing.T) *ucx {
+	t.Helper()
+	prefix := os.Getenv("SOFTRNIC_UCX")
+	if prefix == "" {
+		needs(t, "/usr/bin/ucx_perftest", "ucx-utils")
+		return &ucx{env: []string{weakFence}}
+	}
+	u := &ucx{env: []string{weakFence, "PATH=" + prefix + "/bin:/usr/bin:/bin", "LD_LIBRARY_PATH=" + prefix + "/lib"}}
+	info := exec.Command(filepath.Join(prefix, "bin/ucx_info"), "-v")
+	info.Env = u.env
+	out, err := info.CombinedOutput()
+	if err != nil {
+		t.Fatalf("ucx_info -v: %v\n%s", err, out)
+	}
+	version := regexp.MustCompile(`Library version: (\S+)`).FindSubmatch(out)
+	if version == nil {
+		t.Fatalf("ucx_info -v prints no version:\n%s", out)
+	}
+	u.version = string(version[1])
+	return u
+}
+
+// routesOf returns what lets UCX 1.23 connect to hosts to which the kernel has no route through the
+// interface of the device: it is then no interface of the kernel.
+func routesOf(link string) []string {
+	if strings.HasPrefix(link, "shm") {
+		return []string{"UCX_IB_ROCE_REACHABILITY_MODE=all"}
+	}
+	return nil
+}
+
+// ran records the outcome of a test that runs a command line of UCX.
+func (u *ucx) ran(t *testing.T, command string, link endpoints) {
+	t.Helper()
+	if over := link.name() + " (RoCEv2)"; u.version != "" {
+		programs.RanOf(t, "UCX "+u.version, command, over)
+	} else {
+		programs.Ran(t, command, over)
+	}
+}
+
+// perftest runs ucx_perftest between two processes over one of UCX's transports only.
+func (u *ucx) perftest(t *testing.T, link endpoints, dir, tls string, args []string, bytes uint64) {
 	t.Helper()
 	command(t) // before the time begins
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -74,6 +130,7 @@ func ucxPerftest(t *testing.T, link endpoints, dir, tls string, args []string, b
 	file := map[string]string{"server": filepath.Join(dir, fmt.Sprint("server", freePort)),
 		"client": filepath.Join(dir, fmt.Sprint("client", freePort))}
 	own := []string{"UCX_TLS=" + tls, "UCX_NET_DEVICES=softrnic0:1", "HOME=" + dir} // HOME: Debian 13 builds it with MPI
+	own = append(append(own, u.env...), routesOf(link.link)...)
 	server.Env = append(append(server.Env, own...), "SOFTRNIC_COUNTERS="+file["server"])
 	client.Env = append(append(client.Env, own...), "SOFTRNIC_COUNTERS="+file["client"])
 	run(t, server, client, freePort)

@@ -2,6 +2,7 @@ package programs
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -21,12 +22,13 @@ type difference struct {
 	over     string // a regular expression for what they run over, as Ran gets it
 	shown    string // commands and over, in Markdown
 	reason   string
+	except   string // an environment variable with which it is not so, or ""
 }
 
 // differences has what was seen. A package that is newer than all of its lines is as in the last.
 var differences = []difference{
-	{pkg: "libucx0", from: "1.23", commands: `ucx_info|ucx_perftest|mpirun\.\S+ .*UCX_TLS=(rc|ud)_v`,
-		shown: "`ucx_info`, `ucx_perftest`, `mpirun` with `UCX_TLS=rc_v` or `ud_v`", reason: noUCX},
+	{pkg: "libucx0", from: "1.23", commands: `ucx_info|ucx_perftest|ucc_(?:perftest|test_mpi)|mpirun\.\S+ .*UCX_TLS=(rc|ud)_v`,
+		shown: "`ucx_info`, `ucx_perftest`, `ucc_perftest`, `ucc_test_mpi`, `mpirun` with `UCX_TLS=rc_v` or `ud_v`", reason: noUCX, except: "SOFTRNIC_UCX"},
 	{pkg: "rdmacm-utils", from: "56", before: "60", commands: "cmtime -s ", over: `shared memory|sockets \(iWARP\)`,
 		shown:  "`cmtime -s` over shared memory, and over sockets with iWARP",
 		reason: "cmtime also listens on TCP, with the address and the port of its RDMA listener"},
@@ -56,7 +58,7 @@ func (d *difference) is(command, over string) (bool, error) {
 		}
 	}
 	version := Version(d.pkg)
-	if version == "" {
+	if version == "" || d.except != "" && os.Getenv(d.except) != "" {
 		return false, nil
 	}
 	if since, err := compare(version, "ge", d.from); err != nil || !since || d.before == "" {

@@ -12,12 +12,10 @@ var trials = []trial{
 		"by LIDs."},
 	{"libfabric1 libopenmpi3", "", "run by fi_pingpong and MPI programs. The openib of Open MPI 4 needs LIDs, because Debian's " +
 		"build has no rdma_cm."},
-	{"libucx0", "1.23.0~rc1-1", "no module for InfiniBand in sid; that of Debian 12 is run by UCX's tools and MPI " +
-		"programs. UCX 1.23 was not " +
-		"built from its source."},
-	{"libmpich12", "5.0.2-2", "not over RDMA: it is built for UCX only, which has no module for InfiniBand"},
-	{"libucc1 ucc-utils", "1.9.0-2", "`ucc_info -s` runs. Its only transport between processes is UCX, which has no module for " +
-		"InfiniBand."},
+	{"libucx0", "1.23.0~rc1-1", "no module for InfiniBand in sid. UCX 1.23.0 of commit 9466d104a, built with verbs, is run by its tools, " +
+		"by sid's Open MPI and MPICH, and by UCC."},
+	{"libmpich12", "5.0.2-2", "run over RDMA with that UCX"},
+	{"libucc1", "1.9.0-2", "run by UCC's programs, with that UCX"},
 	{"libgloo0", "0.0~git20250912.d97133a-2", "run by testdata/gloo.cc. libgloo0 of Debian 12 was not run."},
 	{"libgloo-rocm-0", "", "not run: the same transport, for AMD's graphics cards"},
 	{"libiscsi7", "", "run by iscsi-inq and QEMU's tools, with tgt"},
@@ -44,11 +42,11 @@ var trials = []trial{
 	{"libibverbs-dev librdmacm-dev librdmacm1 librdmacm1t64 ibverbs-providers", "", "the libraries that SoftRNIC stands in for, " +
 		"and headers"},
 	{"libcufile-rdma1 nsight-systems-target", "", "not run: not free software, and only for NVIDIA's hardware"},
-	{"samba", "2:4.25.1+dfsg-1", "`smbd` links none of the libraries. It was not run."},
+	{"samba", "2:4.25.1+dfsg-1", "not run: it has no SMB Direct. `smbd` links none of the libraries, and RDMA appears only as a capability that " +
+		"the option `interfaces` announces."},
 	{"valkey-server", "9.1.2-1", "run by `--sockets`. With `--rdma-bind` it says \"Missing implement of connection type rdma\". " +
-		"Its source was " +
-		"not built with RDMA."},
-	{"fabtests", "", "not run with sid: Debian has no package. [SUITES.md](SUITES.md#fabtests) has a newer libfabric."},
+		"Built from the same source with RDMA, it runs, with Valkey's `runtest-rdma`."},
+	{"fabtests", "2.1.0", "run from its source with sid's libfabric: [SUITES.md](SUITES.md#fabtests) has the counts"},
 	{"SPDK", "", "not run with sid: Debian has no package"},
 	{"Mooncake", "commit 3b5a59413", "not built: it needs yalantinglibs, which is no package of Debian"},
 	{"3FS", "commit e2cef82", "not built: it needs folly and other submodules, which are no packages of Debian"},
