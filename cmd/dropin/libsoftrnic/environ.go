@@ -14,8 +14,8 @@ import (
 	"unsafe"
 )
 
-// inheritEnvironment gives Go the environment that C has now. Go has read the strings with which the
-// process began. The program may have called setenv since, and servers such as Valkey write their
+// inheritEnvironment gives Go the environment that C has now. Go has read the strings with which
+// the process began. The program may have called setenv since, and servers such as Valkey write their
 // title over those strings, after they have copied them.
 func inheritEnvironment() {
 	now := map[string]string{}

@@ -79,7 +79,8 @@ func mpirun(t *testing.T, flags string, ranks int, tls string, env, program []st
 	dir := shared(t)
 	counters := filepath.Join(dir, "counters")
 	cmd := runner(ctx, t, dir, flags, program...)
-	cmd.Env = append(append(cmd.Env, env...), "UCX_TLS="+tls+",self", "UCX_NET_DEVICES=softrnic0:1", "SOFTRNIC_COUNTERS="+counters, "HOME="+dir)
+	cmd.Env = append(append(cmd.Env, env...), "UCX_TLS="+tls+",self", "UCX_NET_DEVICES=softrnic0:1", "HOME="+dir,
+		"SOFTRNIC_COUNTERS="+counters)
 	cmd.Env = append(cmd.Env, routesOf(strings.TrimPrefix(flags, "--link "))...)
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)

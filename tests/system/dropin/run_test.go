@@ -165,8 +165,8 @@ func TestRunPreloadFortified(t *testing.T) {
 	}
 }
 
-// TestRunScript: a script without a line with #! is run by a shell, as env does, whether softrnic run
-// becomes the program or waits for it.
+// TestRunScript: a script without a line with #! is run by a shell, as env does, whether softrnic
+// run becomes the program or waits for it.
 func TestRunScript(t *testing.T) {
 	gate.System(t)
 	dir := shared(t)

@@ -83,8 +83,8 @@ func TestValkey(t *testing.T) {
 	}
 }
 
-// TestFabtests runs libfabric's own tests, those that its script calls quick, over RoCE: the programs
-// of the installation whose prefix SOFTRNIC_FABTESTS names, with Debian's libfabric.
+// TestFabtests runs libfabric's own tests, those that its script calls quick, over RoCE: the
+// programs of the installation whose prefix SOFTRNIC_FABTESTS names, with Debian's libfabric.
 func TestFabtests(t *testing.T) {
 	gate.Long(t)
 	prefix := built(t, "SOFTRNIC_FABTESTS")
@@ -96,7 +96,8 @@ func TestFabtests(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 25*time.Minute)
 			defer cancel()
 			own := shared(t) // the script writes into its working directory, and finds there which tests are excluded
-			if out, err := exec.CommandContext(ctx, "cp", "-r", filepath.Join(prefix, "share/fabtests/test_configs"), own).CombinedOutput(); err != nil {
+			cp := exec.CommandContext(ctx, "cp", "-r", filepath.Join(prefix, "share/fabtests/test_configs"), own)
+			if out, err := cp.CombinedOutput(); err != nil {
 				t.Fatalf("cp: %v\n%s", err, out)
 			}
 			cmd := w.command(ctx, 0, softrnic, "run", "--link", "kernel:veth0", "--", "bash", "-c",

@@ -4,12 +4,14 @@ package dropin
 
 import (
 	"context"
+	"debug/elf"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -69,10 +71,11 @@ func TestUCX(t *testing.T) {
 type ucx struct {
 	version string   // of one that is not Debian's
 	env     []string // with which programs find it
+	alone   []string // options with which ucx_perftest does without MPI
 }
 
-// weakFence is for UCX 1.23, whose default fence READs address 0 with the R_Key 0xff, if the device's
-// provider is not mlx5's. Older ones ignore it.
+// weakFence is for UCX 1.23, whose default fence READs address 0 with the R_Key 0xff, if the
+// device's provider is not mlx5's. Older ones ignore it.
 const weakFence = "UCX_FENCE_MODE=weak"
 
 // findUCX returns the UCX whose installation SOFTRNIC_UCX names by its prefix, or else Debian's.
@@ -81,7 +84,22 @@ func findUCX(t *testing.T) *ucx {
 	prefix := os.Getenv("SOFTRNIC_UCX")
 	if prefix == "" {
 		needs(t, "/usr/bin/ucx_perftest", "ucx-utils")
-		return &ucx{env: []string{weakFence}}
+		u := &ucx{env: []string{weakFence}}
+		f, err := elf.Open("/usr/bin/ucx_perftest")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		libraries, err := f.ImportedLibraries()
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Debian 13 builds it with MPI, which it uses if its input is no terminal. Others have no
+		// such option.
+		if slices.ContainsFunc(libraries, func(name string) bool { return strings.HasPrefix(name, "libmpi") }) {
+			u.alone = []string{"-P", "0"}
+		}
+		return u
 	}
 	u := &ucx{env: []string{weakFence, "PATH=" + prefix + "/bin:/usr/bin:/bin", "LD_LIBRARY_PATH=" + prefix + "/lib"}}
 	info := exec.Command(filepath.Join(prefix, "bin/ucx_info"), "-v")
@@ -124,7 +142,7 @@ func (u *ucx) perftest(t *testing.T, link endpoints, dir, tls string, args []str
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	freePort++
-	program := []string{"ucx_perftest", "-p", fmt.Sprint(freePort)}
+	program := append([]string{"ucx_perftest", "-p", fmt.Sprint(freePort)}, u.alone...)
 	server := runner(ctx, t, dir, "--link "+link.link+" --addr "+link.server, program...)
 	client := runner(ctx, t, dir, "--link "+link.link+" --addr "+link.client, append(append(program, "127.0.0.1"), args...)...)
 	file := map[string]string{"server": filepath.Join(dir, fmt.Sprint("server", freePort)),

@@ -12,8 +12,8 @@ var trials = []trial{
 		"by LIDs."},
 	{"libfabric1 libopenmpi3", "", "run by fi_pingpong and MPI programs. The openib of Open MPI 4 needs LIDs, because Debian's " +
 		"build has no rdma_cm."},
-	{"libucx0", "1.23.0~rc1-1", "no module for InfiniBand in sid. UCX 1.23.0 of commit 9466d104a, built with verbs, is run by its tools, " +
-		"by sid's Open MPI and MPICH, and by UCC."},
+	{"libucx0", "1.23.0~rc1-1", "no module for InfiniBand in sid. UCX 1.23.0 of commit 9466d104a, built with verbs, is run by " +
+		"its tools, by sid's Open MPI and MPICH, and by UCC."},
 	{"libmpich12", "5.0.2-2", "run over RDMA with that UCX"},
 	{"libucc1", "1.9.0-2", "run by UCC's programs, with that UCX"},
 	{"libgloo0", "0.0~git20250912.d97133a-2", "run by testdata/gloo.cc. libgloo0 of Debian 12 was not run."},
@@ -42,8 +42,8 @@ var trials = []trial{
 	{"libibverbs-dev librdmacm-dev librdmacm1 librdmacm1t64 ibverbs-providers", "", "the libraries that SoftRNIC stands in for, " +
 		"and headers"},
 	{"libcufile-rdma1 nsight-systems-target", "", "not run: not free software, and only for NVIDIA's hardware"},
-	{"samba", "2:4.25.1+dfsg-1", "not run: it has no SMB Direct. `smbd` links none of the libraries, and RDMA appears only as a capability that " +
-		"the option `interfaces` announces."},
+	{"samba", "2:4.25.1+dfsg-1", "not run: it has no SMB Direct. `smbd` links none of the libraries, and RDMA appears only as a " +
+		"capability that the option `interfaces` announces."},
 	{"valkey-server", "9.1.2-1", "run by `--sockets`. With `--rdma-bind` it says \"Missing implement of connection type rdma\". " +
 		"Built from the same source with RDMA, it runs, with Valkey's `runtest-rdma`."},
 	{"fabtests", "2.1.0", "run from its source with sid's libfabric: [SUITES.md](SUITES.md#fabtests) has the counts"},
