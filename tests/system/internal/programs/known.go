@@ -28,7 +28,7 @@ type difference struct {
 // differences has what was seen. A package that is newer than all of its lines is as in the last.
 var differences = []difference{
 	{pkg: "libucx0", from: "1.23", commands: `ucx_info|ucx_perftest|ucc_(?:perftest|test_mpi)|mpirun\.\S+ .*UCX_TLS=(rc|ud)_v`,
-		shown: "`ucx_info`, `ucx_perftest`, `ucc_perftest`, `ucc_test_mpi`, `mpirun` with `UCX_TLS=rc_v` or `ud_v`",
+		shown:  "`ucx_info`, `ucx_perftest`, `ucc_perftest`, `ucc_test_mpi`, `mpirun` with `UCX_TLS=rc_v` or `ud_v`",
 		reason: noUCX, except: "SOFTRNIC_UCX"},
 	{pkg: "rdmacm-utils", from: "56", before: "60", commands: "cmtime -s ", over: `shared memory|sockets \(iWARP\)`,
 		shown:  "`cmtime -s` over shared memory, and over sockets with iWARP",
