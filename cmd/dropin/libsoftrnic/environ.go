@@ -15,8 +15,8 @@ import (
 )
 
 // inheritEnvironment gives Go the environment that C has now. Go has read the strings with which
-// the process began. The program may have called setenv since, and servers such as Valkey write their
-// title over those strings, after they have copied them.
+// the process began. The program may have called setenv since, and servers such as Valkey write
+// their title over those strings, after they have copied them.
 func inheritEnvironment() {
 	now := map[string]string{}
 	for p := C.environ; p != nil && *p != nil; p = (**C.char)(unsafe.Add(unsafe.Pointer(p), unsafe.Sizeof(*p))) {

@@ -1,5 +1,6 @@
-// A server that sets a variable, and writes its title over its arguments and its first environment,
-// as Valkey does. Then it opens its devices. It exits with 0 if one has the address of its argument.
+// A server that sets a variable, and writes its title over its arguments and its first
+// environment, as Valkey does. Then it opens its devices. It exits with 0 if one has the address of
+// its argument.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
