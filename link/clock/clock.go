@@ -11,6 +11,7 @@ import (
 	"encoding/binary"
 	"io"
 	mathrand "math/rand/v2"
+	"sync"
 	"time"
 )
 
@@ -114,42 +115,77 @@ func (t ticker) Reset(d time.Duration) bool {
 
 // alarm is a timer of a Source with a channel.
 type alarm struct {
-	Timer
+	source Source
+	again  time.Duration // 0: it rings once
 	passed chan time.Time
+
+	mu      sync.Mutex
+	timer   Timer
+	running bool
+	at      time.Time // when it rings next
 }
 
 func (c Clock) newAlarm(d, again time.Duration) (<-chan time.Time, Timer) {
-	a := &alarm{passed: make(chan time.Time, 1)}
-	a.Timer = c.source.AfterFunc(d, func() {
-		if again > 0 {
-			a.Timer.Reset(again)
-		}
-		select {
-		case a.passed <- c.source.Now():
-		default:
-		}
-	})
+	a := &alarm{source: c.source, again: again, passed: make(chan time.Time, 1), running: true, at: c.source.Now().Add(d)}
+	a.mu.Lock()
+	defer a.mu.Unlock() // ring may be called before timer is set
+	a.timer = c.source.AfterFunc(d, a.ring)
 	return a.passed, a
 }
 
-// Stop implements Timer.
-func (a *alarm) Stop() bool {
-	running := a.Timer.Stop()
-	a.drain()
-	return running
+// ring is called when the timer has fired. Meanwhile, Stop or Reset may have been called.
+func (a *alarm) ring() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.source.Now()
+	if !a.running || now.Before(a.at) {
+		return
+	}
+	if a.running = a.again > 0; a.running {
+		a.start(a.again)
+	}
+	select {
+	case a.passed <- now:
+	default:
+	}
 }
 
-// Reset implements Timer.
-func (a *alarm) Reset(d time.Duration) bool {
-	a.Stop()
-	return a.Timer.Reset(d)
+// start sets the timer. mu is held.
+func (a *alarm) start(d time.Duration) {
+	a.at = a.source.Now().Add(d)
+	a.timer.Reset(d)
 }
 
-func (a *alarm) drain() {
+// stop stops the timer, and reports whether it was running. mu is held.
+func (a *alarm) stop() bool {
+	running := a.running
+	a.running = false
+	a.timer.Stop()
 	select {
 	case <-a.passed:
 	default:
 	}
+	return running
+}
+
+// Stop implements Timer.
+func (a *alarm) Stop() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.stop()
+}
+
+// Reset implements Timer. It changes the period of a ticker.
+func (a *alarm) Reset(d time.Duration) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	running := a.stop()
+	a.running = true
+	if a.again > 0 {
+		a.again = d
+	}
+	a.start(d)
+	return running
 }
 
 // Go runs f on a goroutine of its own.

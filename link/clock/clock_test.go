@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,6 +93,60 @@ func TestTicker(t *testing.T) {
 			t.Error("a tick after Stop")
 		}
 	})
+}
+
+// lateSource is a Source whose timers fire when the test says so, as if on a goroutine that is
+// late.
+type lateSource struct {
+	clock.Source
+	fire func()
+	sets int
+}
+
+func (s *lateSource) AfterFunc(_ time.Duration, f func()) clock.Timer {
+	s.fire = f
+	return s
+}
+
+func (s *lateSource) Now() time.Time { return time.Unix(1e9, 0) }
+func (s *lateSource) Stop() bool     { return false }
+func (s *lateSource) Reset(time.Duration) bool {
+	s.sets++
+	return false
+}
+
+// TestStopLate: a timer that has fired when Stop or Reset is called does not ring, nor is it set
+// again.
+func TestStopLate(t *testing.T) {
+	for _, stop := range []struct {
+		call func(clock.Timer)
+		sets int
+	}{{func(t clock.Timer) { t.Stop() }, 0}, {func(t clock.Timer) { t.Reset(time.Minute) }, 1}} {
+		s := new(lateSource)
+		tick, ticker := clock.New(s).NewTicker(0)
+		stop.call(ticker)
+		s.fire()
+		if came(tick) || s.sets != stop.sets {
+			t.Errorf("a tick, or set %d times, want %d", s.sets, stop.sets)
+		}
+	}
+}
+
+// eagerSource is a Source whose timers fire before AfterFunc returns, on another goroutine.
+type eagerSource struct{ lateSource }
+
+func (s *eagerSource) AfterFunc(_ time.Duration, f func()) clock.Timer {
+	go f()
+	for range 1000 {
+		runtime.Gosched()
+	}
+	return s
+}
+
+// TestFireAtOnce: a timer may fire before its AfterFunc has returned.
+func TestFireAtOnce(t *testing.T) {
+	tick, _ := clock.New(new(eagerSource)).NewTicker(0)
+	<-tick
 }
 
 var errSlow = errors.New("slow")
