@@ -24,6 +24,9 @@ func (qp *QP) observeSend(wr *SendWR, status WCStatus, byteLen uint32) (isHeld b
 	if qp.observed&measured != 0 {
 		qp.extra.latency.complete(qp.pd.dev.clock)
 	}
+	if qp.observed&faulted != 0 {
+		qp.seen(wr.injected, status, false)
+	}
 	wc := WC{WRID: wr.WRID, Status: status, Opcode: wr.Opcode.completion(), ByteLen: byteLen, QPNum: qp.num}
 	if isHeld = qp.observed&placingData != 0; isHeld {
 		qp.holdSend(wr, &wc)
@@ -57,6 +60,9 @@ func (qp *QP) completeRecv(wc *WC, solicited bool) {
 		return
 	}
 	wc.WRID, wc.QPNum = qp.rq.at(0).WRID, qp.num
+	if qp.observed&faulted != 0 {
+		qp.seen(qp.rq.at(0).injected, wc.Status, true)
+	}
 	qp.rq.pop()
 	cq := qp.init.RecvCQ
 	if qp.xrcd != nil {
@@ -94,17 +100,25 @@ func (qp *QP) push(cq *CQ, wc *WC, solicited bool) {
 // finds the fault itself, and its peer gets the answer that follows from it.
 func (qp *QP) injectRecv(slot *RecvWR) {
 	x := qp.pd.dev.injection.Load()
-	switch x.injector.Recv(qp) {
+	slot.injected = x.injector.Recv(qp)
+	switch slot.injected {
 	case WCLocProtErr:
 		for i := range slot.SGList {
 			slot.SGList[i].LKey = 0
 		}
 	case WCLocLenErr:
 		slot.SGList, slot.length = slot.SGList[:0], 0
-	default:
-		return
 	}
-	x.count.Add(1)
+}
+
+// seen is called when a request completes, and counts the fault that was injected into it. A flush
+// is none.
+func (qp *QP) seen(injected, status WCStatus, recv bool) {
+	if injected != WCSuccess && injected == status {
+		x := qp.pd.dev.injection.Load()
+		x.count.Add(1)
+		x.injector.Seen(qp, recv, status)
+	}
 }
 
 // pushLate is push for a QP of a device with an Injector.

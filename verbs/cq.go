@@ -170,7 +170,7 @@ func (cq *CQ) Cap() int {
 }
 
 // Resize changes the queue's size to cqe completions (ibv_resize_cq), and keeps the completions in
-// it. If these are more than cqe, Resize fails with ErrInvalid.
+// it. If these are more than cqe, Resize fails with ErrInvalid. Those of a stalled CQ count.
 func (cq *CQ) Resize(cqe int) error {
 	if err := cq.dev.fault("resize_cq"); err != nil {
 		return err
@@ -181,7 +181,11 @@ func (cq *CQ) Resize(cqe int) error {
 	if err := cq.check(op); err != nil {
 		return err
 	}
-	if err := checkRange(op, "cqe", cqe, max(cq.n, 1), cq.dev.attr.MaxCQE); err != nil {
+	least := max(cq.n, 1)
+	if cq.stalled != nil {
+		least = max(least, cq.n+len(cq.stalled.held))
+	}
+	if err := checkRange(op, "cqe", cqe, least, cq.dev.attr.MaxCQE); err != nil {
 		return err
 	}
 	n := cq.n
@@ -201,16 +205,17 @@ func (cq *CQ) Resize(cqe int) error {
 //
 // Poll of an empty CQ may make the device progress: see [Wait].
 func (cq *CQ) Poll(wcs []WC) (int, error) {
-	return cq.poll(wcs, nil)
+	return cq.poll(wcs, nil, false)
 }
 
-func (cq *CQ) poll(wcs []WC, stamps []stamp) (int, error) {
-	n, err := cq.take(wcs, stamps)
+// poll implements Poll. further says that it continues the caller's Poll.
+func (cq *CQ) poll(wcs []WC, stamps []stamp, further bool) (int, error) {
+	n, err := cq.take(wcs, stamps, further)
 	progress := false
 	if n == 0 && err == nil && len(wcs) > 0 {
 		progress = cq.wantsProgress()
 		if progress && cq.dev.prov.Progress() {
-			n, err = cq.take(wcs, stamps)
+			n, err = cq.take(wcs, stamps, further)
 		}
 		if n == 0 {
 			cq.progress.pollEmpty()
@@ -223,7 +228,7 @@ func (cq *CQ) poll(wcs []WC, stamps []stamp) (int, error) {
 }
 
 // take removes up to len(wcs) completions, without making the device progress.
-func (cq *CQ) take(wcs []WC, stamps []stamp) (int, error) {
+func (cq *CQ) take(wcs []WC, stamps []stamp, further bool) (int, error) {
 	if cq.pollReady.Load() == 0 {
 		return 0, nil
 	}
@@ -237,8 +242,10 @@ func (cq *CQ) take(wcs []WC, stamps []stamp) (int, error) {
 		}
 		return 0, err
 	}
-	if err := cq.dev.fault("poll_cq"); err != nil {
-		return 0, err
+	if !further {
+		if err := cq.dev.fault("poll_cq"); err != nil {
+			return 0, err
+		}
 	}
 	cq.pop(wcs[:n], stamps)
 	if cq.n == 0 && !cq.overrun {
@@ -276,9 +283,9 @@ func (cq *CQ) pop(wcs []WC, stamps []stamp) {
 
 // dropQP removes the completions of a QP.
 func (cq *CQ) dropQP(qpn uint32) {
+	cq.dropHeld(qpn)
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
-	cq.dropHeld(qpn)
 	n := cq.n
 	wcs, stamps := make([]WC, n), make([]stamp, n)
 	cq.pop(wcs, stamps)
@@ -390,7 +397,7 @@ func (cq *CQ) Close() error {
 		w.notifier.Notify()
 	}
 	cq.mu.Unlock()
-	cq.waitStall()
+	cq.closeStall()
 	if cq.channel != nil {
 		cq.channel.removeCQ(cq)
 	}

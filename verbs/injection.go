@@ -65,18 +65,16 @@ func (x *Injection) RaiseCommEst(qp *QP) error {
 // FailCQ makes a CQ fail as by an overrun: later completions are lost, their QPs fail, and Poll of
 // the empty CQ returns an error.
 func (x *Injection) FailCQ(cq *CQ) error {
+	if cq.channel != nil {
+		defer cq.channel.report() // when mu is unlocked
+	}
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	if cq.closed || cq.overrun {
 		return Errorf(ErrInvalid, "fail CQ", "it is closed or has failed")
 	}
 	x.count.Add(1)
-	cq.overrun = true
-	x.dev.events.add(AsyncEvent{Type: EventCQErr, CQ: cq})
-	cq.ready.Store(1)
-	if w := cq.waiters; w != nil && w.n > 0 {
-		w.notifier.Notify()
-	}
+	cq.fail()
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"errors"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -19,11 +20,15 @@ type Injector interface {
 	// the call is one of a QP.
 	Call(name string, qp *QP) syscall.Errno
 	// Send returns the status with which a send request that is being posted fails when it is
-	// executed. Nothing of it is sent then.
-	Send(qp *QP, wr *SendWR) WCStatus
+	// executed. Nothing of it is sent then. fails says that the request fails anyway, or is flushed: a
+	// status has no effect then.
+	Send(qp *QP, wr *SendWR, fails bool) WCStatus
 	// Recv returns the status with which the message fails that will consume a receive request of a
 	// QP: WCLocProtErr, WCLocLenErr, or WCSuccess.
 	Recv(qp *QP) WCStatus
+	// Seen is called when a request completes with the status that Send or Recv returned for it
+	// last. A request that is flushed before, or dropped, does not.
+	Seen(qp *QP, recv bool, status WCStatus)
 	// Late returns how long a completion, and those after it in its CQ, are not visible yet.
 	// A completion is passed by its parts, so that it need not be allocated.
 	Late(qp *QP, opcode WCOpcode, status WCStatus) time.Duration
@@ -42,9 +47,40 @@ type Injection struct {
 	count    atomic.Uint64
 }
 
-// InjectedFault returns the error with which a call on a device fails that another package, such as
-// rdmacm, is about to make: see Injector.Call.
-func InjectedFault(d *Device, name string) error { return d.fault(name) }
+// InjectedFault returns the error with which a call on devices fails that another package, such as
+// rdmacm, is about to make: see Injector.Call. The Injector of each device is asked, so that all
+// count the same calls.
+func InjectedFault(name string, devs ...*Device) (err error) {
+	for _, d := range devs {
+		if e := d.fault(name); err == nil {
+			err = e
+		}
+	}
+	return err
+}
+
+// Injected reports whether an error is that of an Injector: it must not be handled as a state of
+// the device that another attempt would find changed.
+func Injected(err error) bool {
+	var i injectedError
+	return errors.As(err, &i)
+}
+
+// injectedError is an errno, or the kind of error for it, of an Injector.
+type injectedError struct{ error }
+
+func (e injectedError) Unwrap() error { return e.error }
+
+// Attributes is Query for packages between a program and this one. The program does not make this
+// call, so the Injector is not asked.
+func Attributes(qp *QP) (QPAttr, error) {
+	attr, _, err := qp.query()
+	return attr, err
+}
+
+// Move is Modify to RESET or ERR for package rdmacm, at the end of a connection. The program does
+// not make this call, so the Injector is not asked.
+func Move(qp *QP, to QPState) error { return qp.modify(&QPAttr{QPState: to}, QPAttrState) }
 
 // InjectorOf returns the Injector of a device, or nil.
 func InjectorOf(d *Device) Injector {
@@ -84,7 +120,7 @@ func (x *Injection) fail(name string, qp *QP) error {
 	if kind == nil {
 		kind = errno
 	}
-	return Errorf(kind, name, "%v (an injected fault)", errno)
+	return Errorf(injectedError{kind}, name, "%v (an injected fault)", errno)
 }
 
 // modifyNames are the names of Modify by the new state.

@@ -18,6 +18,7 @@ type Poller struct {
 	err   error
 	wc    [1]WC
 	stamp [1]stamp
+	found bool
 }
 
 // StartPoll starts at the oldest completion.
@@ -27,8 +28,9 @@ func (cq *CQ) StartPoll() Poller { return Poller{cq: cq} }
 // an error, which End returns.
 func (p *Poller) Next() bool {
 	var n int
-	n, p.err = p.cq.poll(p.wc[:], p.stamp[:])
-	return n == 1
+	n, p.err = p.cq.poll(p.wc[:], p.stamp[:], p.found)
+	p.found = n == 1
+	return p.found
 }
 
 // End returns the error that ended the loop: see CQ.Poll.

@@ -247,9 +247,12 @@ func (qp *QP) injectSend(slot *SendWR) error {
 	if err := x.fail("post_send", qp); err != nil {
 		return err
 	}
-	if status := x.injector.Send(qp, slot); status != WCSuccess && slot.fault == WCSuccess {
-		x.count.Add(1)
-		slot.fault = status
+	fails := slot.fault != WCSuccess || qp.state != StateRTS && qp.state != StateSQD
+	slot.injected = x.injector.Send(qp, slot, fails)
+	if fails {
+		slot.injected = WCSuccess
+	} else if slot.injected != WCSuccess {
+		slot.fault = slot.injected
 	}
 	return nil
 }

@@ -331,6 +331,10 @@ func (qp *QP) Query() (QPAttr, QPInitAttr, error) {
 	if err := qp.faultCall("query_qp"); err != nil {
 		return QPAttr{}, QPInitAttr{}, err
 	}
+	return qp.query()
+}
+
+func (qp *QP) query() (QPAttr, QPInitAttr, error) {
 	qp.lock()
 	defer qp.mu.Unlock()
 	if err := qp.alive("query"); err != nil {

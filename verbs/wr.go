@@ -16,8 +16,9 @@ type SendWR struct {
 	WRID   uint64
 	Opcode WROpcode
 	Flags  SendFlags
-	fault  WCStatus // of a posted request that fails when it is executed
-	SGList []SGE
+	// Of a posted request that fails when it is executed, and fault again if an Injector gave it.
+	fault, injected WCStatus
+	SGList          []SGE
 	// ImmData is for SendWithImm and RDMAWriteWithImm. It is a number, not in network byte order.
 	ImmData uint32
 	// InvalidateRKey is the rkey of a bound window of type 2, of the peer for SendWithInv and of
@@ -64,5 +65,6 @@ type RecvWR struct {
 	WRID   uint64
 	SGList []SGE
 
-	length uint64
+	length   uint64
+	injected WCStatus // by Injector.Recv
 }

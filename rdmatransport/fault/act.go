@@ -39,11 +39,8 @@ func (f *Device) act(a *active, qp uint32) (n uint64, err error) {
 			f.inj.Counted()
 		}
 	case onPort:
-		f.cfg.Ports[port-1].SetDown(a.down)
+		f.setDown(int(port)-1, a.down, a.sel.lasts)
 		f.inj.Counted()
-		if a.sel.lasts > 0 {
-			f.dev.Clock().AfterFunc(a.sel.lasts, func() { f.cfg.Ports[port-1].SetDown(false) })
-		}
 	case onAddr:
 		if a.remove {
 			err = f.cfg.Addresses[port-1].RemoveAddr(a.prefix.Addr())
@@ -67,6 +64,30 @@ func (f *Device) act(a *active, qp uint32) (n uint64, err error) {
 	}
 	f.report(a.text, f.findQP(qp))
 	return n, nil
+}
+
+// setDown changes a port's link, for a time or, with 0, until the next change.
+func (f *Device) setDown(port int, down bool, lasts time.Duration) {
+	f.cables.Lock()
+	defer f.cables.Unlock()
+	if t := f.up[port]; t != nil {
+		t.Stop()
+		delete(f.up, port)
+	}
+	f.cfg.Ports[port].SetDown(down)
+	if lasts == 0 {
+		return
+	}
+	var t verbs.Timer
+	t = f.dev.Clock().AfterFunc(lasts, func() {
+		f.cables.Lock()
+		defer f.cables.Unlock()
+		if f.up[port] == t { // otherwise a later change has stopped it too late
+			delete(f.up, port)
+			f.cfg.Ports[port].SetDown(false)
+		}
+	})
+	f.up[port] = t
 }
 
 // each calls do with the QPs of a rule: the one of the request that nth counted, the one that the

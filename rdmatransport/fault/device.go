@@ -46,11 +46,15 @@ type Device struct {
 	// gone is set for good when a rule has removed the device.
 	gone atomic.Bool
 
-	mu    sync.Mutex // no other lock is taken while it is held
-	rules []*active
-	sites map[string]uint64 // see Sites
-	posts uint64            // send requests
-	ended uint64            // faults of rules that were ended
+	// The timers that bring ports up again, by the port's index. cables is held while a port changes.
+	cables sync.Mutex
+	up     map[int]verbs.Timer
+
+	mu     sync.Mutex // no other lock is taken while it is held
+	rules  []*active
+	sites  map[string]uint64   // see Sites
+	chosen map[failure]*active // rules of requests that have not completed yet
+	ended  uint64              // faults of rules that were ended
 }
 
 // active is a rule that applies.
@@ -60,7 +64,8 @@ type active struct {
 	timer    verbs.Timer
 	seen     uint64 // what matched
 	injected uint64
-	done     bool   // it acts once, and has
+	done     bool // it acts once, and has
+	ended    bool
 	failed   string // why it could not be applied
 }
 
@@ -76,7 +81,7 @@ var _ verbs.Injector = (*Device)(nil)
 
 // New prepares a device for rules. A device has at most one Device; cfg may be nil.
 func New(dev *verbs.Device, cfg *Config) (*Device, error) {
-	f := &Device{dev: dev, sites: make(map[string]uint64)}
+	f := &Device{dev: dev, up: make(map[int]verbs.Timer), sites: make(map[string]uint64), chosen: make(map[failure]*active)}
 	if cfg != nil {
 		f.cfg = *cfg
 	}
@@ -85,10 +90,14 @@ func New(dev *verbs.Device, cfg *Config) (*Device, error) {
 	return f, err
 }
 
-// Add adds rules, which apply until End. Those that act at once have acted when it returns. The
-// error says which rule cannot apply, and why; the rules after it are not added then.
+// Add adds rules, which apply until End; none is as End. Those that act at once have acted when it
+// returns. The error says which rule cannot apply, and why; the rules after it are not added then.
 func (f *Device) Add(rules ...Rule) error {
 	for _, r := range rules {
+		if r.kind == onNone {
+			f.End()
+			continue
+		}
 		if err := f.add(r); err != nil {
 			return fmt.Errorf("fault: %s: %w", r.text, err)
 		}
@@ -172,6 +181,7 @@ func (f *Device) End() {
 		if a.timer != nil {
 			a.timer.Stop()
 		}
+		a.ended = true
 		f.ended += a.injected
 	}
 	f.rules = nil

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/softrnic/softrnic/link/pipe"
@@ -72,22 +74,21 @@ func TestCalls(t *testing.T) {
 			_, err := dev.GIDTable(1)
 			return err
 		},
-		"query_pkey":                 func() error { _, err := dev.QueryPKey(1, 0); return err },
-		"create_ah":                  func() error { _, err := pd.CreateAH(nil); return err },
-		"open_xrcd":                  func() error { _, err := dev.OpenXRCD(nil, 0); return err },
-		"rdma_create_event_channel":  func() error { _, err := rdmacm.CreateEventChannel(dev); return err },
-		"rdma_destroy_event_channel": func() error { return must(rdmacm.CreateEventChannel(dev))(t).Close() },
-		"rdma_create_id":             func() error { _, err := events.CreateID(rdmacm.TCP, nil); return err },
-		"rdma_bind_addr":             func() error { return id.Bind(netip.AddrPort{}) },
-		"rdma_listen":                func() error { return id.Listen(1) },
-		"rdma_resolve_addr":          func() error { return id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.2:1"), 0) },
-		"rdma_resolve_route":         id.ResolveRoute,
-		"rdma_connect":               func() error { return id.Connect(nil) },
-		"rdma_accept":                func() error { return id.Accept(nil) },
-		"rdma_reject":                func() error { return id.Reject(nil) },
-		"rdma_disconnect":            id.Disconnect,
-		"rdma_set_option":            func() error { return id.SetTOS(0) },
-		"rdma_destroy_id":            id.Close,
+		"query_pkey":                func() error { _, err := dev.QueryPKey(1, 0); return err },
+		"create_ah":                 func() error { _, err := pd.CreateAH(nil); return err },
+		"open_xrcd":                 func() error { _, err := dev.OpenXRCD(nil, 0); return err },
+		"rdma_create_event_channel": func() error { _, err := rdmacm.CreateEventChannel(dev); return err },
+		"rdma_create_id":            func() error { _, err := events.CreateID(rdmacm.TCP, nil); return err },
+		"rdma_bind_addr":            func() error { return id.Bind(netip.AddrPort{}) },
+		"rdma_listen":               func() error { return id.Listen(1) },
+		"rdma_resolve_addr":         func() error { return id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.2:1"), 0) },
+		"rdma_resolve_route":        id.ResolveRoute,
+		"rdma_connect":              func() error { return id.Connect(nil) },
+		"rdma_accept":               func() error { return id.Accept(nil) },
+		"rdma_reject":               func() error { return id.Reject(nil) },
+		"rdma_disconnect":           id.Disconnect,
+		"rdma_set_option":           func() error { return id.SetTOS(0) },
+		"rdma_destroy_id":           id.Close,
 	} {
 		errno := syscall.ENOMEM
 		switch {
@@ -257,7 +258,9 @@ func TestReceiveFails(t *testing.T) {
 
 // TestLate: a completion, and those after it, come late; an event comes before the completion that
 // fails.
-func TestLate(t *testing.T) {
+func TestLate(t *testing.T) { synctest.Test(t, testLate) }
+
+func testLate(t *testing.T) {
 	a, b := stations(t)
 	ca, _ := dial(a, b)
 	from, to := a.reg(8), b.reg(8)
@@ -267,14 +270,14 @@ func TestLate(t *testing.T) {
 	post(t, ca, from, to, 3)
 	wantStatus(t, completions(t, ca.SendCQ(), 1), verbs.WCSuccess)
 	all := completions(t, ca.SendCQ(), 2)
-	if took := time.Since(began); took < late || all[0].WRID != 2 || all[1].WRID != 3 {
+	if took := time.Since(began); took != late || all[0].WRID != 2 || all[1].WRID != 3 {
 		t.Errorf("%+v after %v", all, took)
 	}
 	a.add("cq=50ms")
 	began = time.Now()
 	post(t, ca, from, to, 2)
 	all = completions(t, ca.SendCQ(), 2)
-	if took := time.Since(began); took < late || all[0].WRID != 1 || all[1].WRID != 2 {
+	if took := time.Since(began); took != late || all[0].WRID != 1 || all[1].WRID != 2 {
 		t.Errorf("%+v after %v", all, took)
 	}
 	a.add("event:late=50ms=QP_FATAL")
@@ -361,7 +364,9 @@ func TestSRQLimit(t *testing.T) {
 }
 
 // TestDeviceEvents: events of the port and the state of the link.
-func TestDeviceEvents(t *testing.T) {
+func TestDeviceEvents(t *testing.T) { synctest.Test(t, testDeviceEvents) }
+
+func testDeviceEvents(t *testing.T) {
 	s, _ := stations(t)
 	for _, e := range []verbs.AsyncEventType{verbs.EventGIDChange, verbs.EventClientReregister} {
 		s.add("event=" + e.String())
@@ -380,6 +385,15 @@ func TestDeviceEvents(t *testing.T) {
 	s.event(verbs.EventPortErr)
 	s.event(verbs.EventPortActive)
 	state(verbs.PortActive)
+	s.add("port:for=50ms=down")
+	s.event(verbs.EventPortErr)
+	time.Sleep(40 * time.Millisecond)
+	began := time.Now()
+	s.add("port:for=50ms=down") // from now on
+	s.event(verbs.EventPortActive)
+	if took := time.Since(began); took != 50*time.Millisecond {
+		t.Errorf("the port was down for %v more", took)
+	}
 	s.add("port=down")
 	s.event(verbs.EventPortErr)
 	s.add("port=up")
@@ -450,8 +464,14 @@ func TestDeviceGone(t *testing.T) {
 	wantErrno(t, "dereg_mr", mr.Close(), syscall.EIO)
 	wantErrno(t, "modify_qp", ca.QP().Modify(&verbs.QPAttr{QPState: verbs.StateReset}, verbs.QPAttrState), syscall.EIO)
 	wantErrno(t, "destroy_qp", ca.QP().Close(), syscall.EIO)
-	_, err = rdmacm.CreateEventChannel(a.dev)
-	wantErrno(t, "rdma_create_event_channel", err, syscall.EIO)
+	// rdma_cm continues, and its IDs can be destroyed. An ID cannot be bound to the device.
+	_, err = rdmacm.Dial(t.Context(), a.dev, netip.AddrPortFrom(b.addr, 1).String(), nil)
+	wantErrno(t, "dial", err, syscall.ENODEV)
+	ch := must(rdmacm.CreateEventChannel(a.dev))(t)
+	id := must(ch.CreateID(rdmacm.TCP, nil))(t)
+	wantErrno(t, "rdma_bind_addr", id.Bind(netip.AddrPortFrom(a.addr, 1)), syscall.ENODEV)
+	ok(t, id.Close())
+	ok(t, ch.Close())
 	a.faults.End()
 	_, err = a.dev.AllocPD()
 	wantErrno(t, "alloc_pd after none", err, syscall.EIO)
@@ -486,11 +506,13 @@ func TestRevoked(t *testing.T) {
 }
 
 // TestCM: outcomes and events of rdma_cm.
-func TestCM(t *testing.T) {
+func TestCM(t *testing.T) { synctest.Test(t, testCM) }
+
+func testCM(t *testing.T) {
 	a, b := stations(t)
 	l := must(rdmacm.Listen(b.dev, ":0", nil))(t)
 	defer l.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	to := netip.AddrPortFrom(b.addr, l.Addr().Port()).String()
 	for rule, want := range map[string]rdmacm.EventError{
@@ -536,10 +558,14 @@ func TestCM(t *testing.T) {
 	ok(t, id.CreateQP(a.pd, &verbs.QPInitAttr{}))
 	ok(t, id.Connect(nil))
 	next(rdmacm.Established)
-	a.add("cm:late=20ms=TIMEWAIT_EXIT")
+	a.add("cm:late=20s=TIMEWAIT_EXIT")
 	ok(t, id.Disconnect())
 	next(rdmacm.Disconnected)
+	began := time.Now()
 	next(rdmacm.TimewaitExit)
+	if took := time.Since(began); took < 20*time.Second {
+		t.Errorf("TIMEWAIT_EXIT after %v", took)
+	}
 	if list := a.faults.List(); list[len(list)-1].Injected != 1 {
 		t.Errorf("%+v", list)
 	}
@@ -569,10 +595,12 @@ func TestRefused(t *testing.T) {
 // TestRace: rules come and go while QPs, CQs and regions are created, used and destroyed.
 func TestRace(t *testing.T) {
 	a, b := stations(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
+	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
-	defer all.Wait()
+	defer func() {
+		cancel()
+		all.Wait()
+	}()
 	l := must(rdmacm.Listen(b.dev, ":0", nil))(t)
 	defer l.Close()
 	all.Go(func() {
@@ -617,7 +645,7 @@ func TestRace(t *testing.T) {
 	rules := []string{"wc:nth=2=RETRY_EXC_ERR", "event=QP_FATAL", "cq=2ms", "mr=revoked", "wc=1ms:*", "event=CQ_ERR", "post_send=ENOMEM:50%",
 		"reg_mr=ENOMEM:50%", "cm=REJECTED", "event:nth=3=QP_FATAL", "event:after=1ms=QP_FATAL",
 		"destroy_qp=EBUSY:10%", "wc:opcode=recv=LOC_LEN_ERR"}
-	for i := 0; ctx.Err() == nil; i++ {
+	for i := range 1000 {
 		if i%5 == 4 {
 			a.faults.End()
 		}
@@ -627,7 +655,48 @@ func TestRace(t *testing.T) {
 		for len(a.traced) > 0 {
 			<-a.traced
 		}
-		time.Sleep(100 * time.Microsecond)
+		runtime.Gosched()
 	}
 	a.faults.End()
+}
+
+// TestSeen: a fault counts, and is traced, when a request completes with it. One that is flushed
+// before, or fails anyway, has none.
+func TestSeen(t *testing.T) {
+	a, b := stations(t)
+	ca, cb := dial(a, b)
+	from, to := a.reg(8), b.reg(8)
+	for range 3 {
+		ok(t, cb.QP().PostRecv(&verbs.RecvWR{}))
+	}
+	a.add("wc:opcode=write=RETRY_EXC_ERR:*")
+	b.add("wc:opcode=recv=LOC_LEN_ERR:*") // comes too late for these
+	wr := &verbs.SendWR{Opcode: verbs.RDMAWrite, SGList: []verbs.SGE{from.SGE(0, 1)}, RemoteAddr: to.Addr(), RKey: to.RKey()}
+	ok(t, ca.QP().PostSend(wr, wr, wr))
+	wantStatus(t, completions(t, ca.SendCQ(), 3), verbs.WCRetryExcErr, verbs.WCWRFlushErr, verbs.WCWRFlushErr)
+	post(t, ca, from, to, 2) // in ERR
+	completions(t, ca.SendCQ(), 2)
+	ok(t, cb.QP().PostRecv(&verbs.RecvWR{}))
+	ok(t, cb.QP().Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState))
+	completions(t, cb.RecvCQ(), 4)
+	for i, s := range []*station{a, b} {
+		want := uint64(1 - i)
+		if n := s.faults.Injected(); n != want || must(s.dev.HWCounters())(t)["injected_faults"] != want || len(s.traced) != int(want) {
+			t.Errorf("station %d: %d faults were injected, %d traced, want %d", i, n, len(s.traced), want)
+		}
+	}
+	if list := a.faults.List(); list[0].Seen != 3 {
+		t.Errorf("%+v: in ERR nothing can fail", list)
+	}
+}
+
+// TestNone: none ends the rules before it, also with rules after it.
+func TestNone(t *testing.T) {
+	s, _ := stations(t)
+	s.add("reg_mr=ENOMEM:*")
+	s.add("none;create_cq=EIO")
+	s.reg(8)
+	if list := s.faults.List(); len(list) != 1 || list[0].Rule != "create_cq=EIO" {
+		t.Errorf("%+v", list)
+	}
 }

@@ -29,9 +29,10 @@ const Grammar = `A rule is WHAT:SELECTORS=EFFECT. The selectors, separated by co
   port=down, port=up                 the link's carrier; with for=5s it comes back
   addr=-10.0.0.1, addr=+10.0.0.7/24  an address is removed, or added
   mtu=1500                           the link's MTU changes, in bytes of an IP packet
-  device=gone                        as after hot-unplug: DEVICE_FATAL, and every call gives EIO
+  device=gone                        as after hot-unplug: DEVICE_FATAL, and every verb gives EIO;
+                                     rdma_cm gives DEVICE_REMOVAL
   mr:lkey=0x1234=revoked             a region's keys become invalid; without lkey, those of all regions
 
 Rules of calls, completions and outcomes of rdma_cm hit the first match, unless a number or nth says
 which. The others act at once: after=2s lets them wait for a time, and nth=100 for the hundredth send
-request that is posted, whose QP they then hit. none stands for no rule, and drops those before it.`
+request that is posted, whose QP they then hit. none ends all rules before it.`

@@ -11,10 +11,15 @@ import (
 
 // This file has the methods that the device calls.
 
-// hit counts a match of a rule and reports whether it is hit. mu is held.
-func (a *active) hit() bool {
+// chooses counts a match of a rule and reports whether the rule chooses it. mu is held.
+func (a *active) chooses() bool {
 	a.seen++
-	if !a.hits(a.seen) || a.random != nil && a.random.Float64() >= a.share {
+	return a.hits(a.seen) && (a.random == nil || a.random.Float64() < a.share)
+}
+
+// hit is chooses for what fails at once.
+func (a *active) hit() bool {
+	if !a.chooses() {
 		return false
 	}
 	a.injected++
@@ -25,7 +30,7 @@ func (a *active) ofQP(qp *verbs.QP) bool { return a.sel.qp == 0 || qp != nil && 
 
 // Call implements verbs.Injector.
 func (f *Device) Call(name string, qp *verbs.QP) syscall.Errno {
-	if f.gone.Load() && !ofQueues(name) {
+	if f.gone.Load() && !outlivesDevice(name) {
 		return errGone
 	}
 	f.mu.Lock()
@@ -53,15 +58,19 @@ func isStateOf(name, call string) bool {
 	return ok && strings.HasPrefix(rest, ":")
 }
 
-// ofQueues reports whether a call works on queues in the program's memory, without the kernel. On a
-// removed device it has no effect, but it does not fail.
-func ofQueues(name string) bool { return strings.HasPrefix(name, "post_") || name == "poll_cq" }
+// outlivesDevice reports whether a call does not fail because the device is removed. Calls on
+// queues in the program's memory do not reach the kernel, and have no effect. Those of rdma_cm do
+// not use the device's file: rdma_ucm closes the device's IDs itself, and package rdmacm does the
+// same.
+func outlivesDevice(name string) bool {
+	return strings.HasPrefix(name, "post_") || name == "poll_cq" || strings.HasPrefix(name, "rdma_")
+}
 
 // Send implements verbs.Injector.
-func (f *Device) Send(qp *verbs.QP, wr *verbs.SendWR) (status verbs.WCStatus) {
+func (f *Device) Send(qp *verbs.QP, wr *verbs.SendWR, fails bool) (status verbs.WCStatus) {
 	opcode := opcodeName(wr.Opcode)
 	f.mu.Lock()
-	f.posts++
+	defer f.mu.Unlock()
 	var of *active
 	for _, a := range f.rules {
 		switch {
@@ -70,18 +79,47 @@ func (f *Device) Send(qp *verbs.QP, wr *verbs.SendWR) (status verbs.WCStatus) {
 				a.done = true
 				go f.actLater(a, qp.Num()) // the QP is locked
 			}
-		case a.kind == onCompletion && a.status != 0 && a.ofQP(qp) && (a.sel.opcode == "" || a.sel.opcode == opcode) &&
+		case a.kind == onCompletion && a.status != 0 && !fails && a.ofQP(qp) && (a.sel.opcode == "" || a.sel.opcode == opcode) &&
 			possible(a.status, qp.Type(), qp.Transport(), wr.Opcode):
-			if a.hit() && of == nil {
+			if a.chooses() && of == nil {
 				of, status = a, a.status
 			}
 		}
 	}
-	f.mu.Unlock()
-	if of != nil {
-		f.report(of.text, qp)
-	}
+	f.choose(qp, false, of)
 	return status
+}
+
+// failure is how a request of a QP is to complete.
+type failure struct {
+	qpn    uint32
+	recv   bool
+	status verbs.WCStatus
+}
+
+// choose notes the rule that has chosen a request, until the request completes. mu is held.
+func (f *Device) choose(qp *verbs.QP, recv bool, a *active) {
+	if a != nil {
+		f.chosen[failure{qp.Num(), recv, a.status}] = a
+	}
+}
+
+// Seen implements verbs.Injector.
+func (f *Device) Seen(qp *verbs.QP, recv bool, status verbs.WCStatus) {
+	of := failure{qp.Num(), recv, status}
+	f.mu.Lock()
+	a := f.chosen[of]
+	delete(f.chosen, of)
+	if a != nil {
+		a.injected++
+		if a.ended {
+			f.ended++
+		}
+	}
+	f.mu.Unlock()
+	if a != nil {
+		f.report(a.text, qp)
+	}
 }
 
 // ofPosts reports whether a post of a QP counts for a rule that acts.
@@ -90,16 +128,14 @@ func (a *active) ofPosts(qp *verbs.QP) bool { return a.sel.qp == 0 || a.sel.qp =
 // Recv implements verbs.Injector.
 func (f *Device) Recv(qp *verbs.QP) (status verbs.WCStatus) {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	var of *active
 	for _, a := range f.rules {
-		if a.kind == onCompletion && a.status != 0 && a.sel.opcode == recv && a.ofQP(qp) && a.hit() && of == nil {
+		if a.kind == onCompletion && a.status != 0 && a.sel.opcode == recv && a.ofQP(qp) && a.chooses() && of == nil {
 			of, status = a, a.status
 		}
 	}
-	f.mu.Unlock()
-	if of != nil {
-		f.report(of.text, qp)
-	}
+	f.choose(qp, true, of)
 	return status
 }
 

@@ -77,7 +77,9 @@ func (s *station) refused(rules string) string {
 
 func (s *station) reg(n int) *verbs.MR {
 	s.t.Helper()
-	return must(s.pd.RegMR(make([]byte, n), everyAccess))(s.t)
+	mr := must(s.pd.RegMR(make([]byte, n), everyAccess))(s.t)
+	s.t.Cleanup(func() { _ = mr.Close() }) // the test may have closed it
+	return mr
 }
 
 func (s *station) event(want verbs.AsyncEventType) verbs.AsyncEvent {

@@ -22,7 +22,7 @@ func Parse(text string) (rules []Rule, err error) {
 		case "":
 			continue
 		case "none":
-			rules = nil
+			rules = []Rule{{text: part, kind: onNone}}
 			continue
 		}
 		r, err := parseRule(part)

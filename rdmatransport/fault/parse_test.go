@@ -87,7 +87,7 @@ func TestParseErrors(t *testing.T) {
 			t.Errorf("%s: error %v, want %q", text, err, want)
 		}
 	}
-	if r, err := fault.Parse("reg_mr=ENOMEM;none"); err != nil || len(r) != 0 {
+	if r, err := fault.Parse("reg_mr=ENOMEM;none;reg_mr=EIO"); err != nil || len(r) != 2 || r[0].String() != "none" {
 		t.Errorf("none: %v, %v", r, err)
 	}
 }

@@ -49,13 +49,14 @@ const (
 	onMTU
 	onDevice
 	onMR
+	onNone // ends the rules before it
 )
 
 // acts reports whether a rule of the kind does something once, rather than wait for what it makes
 // fail.
 func (r *Rule) acts() bool {
 	switch r.kind {
-	case onCall, onCompletion:
+	case onCall, onCompletion, onNone:
 		return false
 	case onCM:
 		return r.cm == rdmacm.AddrChange

@@ -82,7 +82,7 @@ func withOwnAddrs(devs []*verbs.Device) (list []*verbs.Device) {
 	for _, d := range devs {
 		var gids []verbs.GID
 		for port := uint8(1); port <= d.QueryDevice().PhysPortCnt; port++ {
-			table, _ := d.GIDTable(port) // an error means that the device is closed
+			table, _ := d.Provider().GIDTable(port) // an error means that the device is closed
 			for _, e := range table {
 				gids = append(gids, e.GID)
 			}

@@ -98,7 +98,7 @@ func newConn(id *SyncID, cfg *Config) (*Conn, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if err := id.setOption("create QP", func() { id.autoDisconnect = true }); err != nil {
+	if err := id.setOption("disconnect with the peer", func() { id.autoDisconnect = true }); err != nil {
 		return nil, err
 	}
 	c := &Conn{id: id.ID, ch: id.ch, qp: id.QP()}
@@ -156,9 +156,9 @@ func dial(ctx context.Context, dev *verbs.Device, to netip.AddrPort, transports 
 		}
 		// Removes its completions from the CQs, which the QP for the next address uses too.
 		if qp := id.QP(); qp != nil {
-			_ = qp.Modify(&verbs.QPAttr{QPState: verbs.StateReset}, verbs.QPAttrState)
+			_ = verbs.Move(qp, verbs.StateReset)
 		}
-		err = errors.Join(err, id.Close())
+		err = errors.Join(err, id.close())
 	}()
 	if err := errors.Join(id.SetTOS(cfg.TOS), id.SetTransports(transports...)); err != nil {
 		return nil, err
@@ -233,8 +233,9 @@ func (c *Conn) Close() error {
 func (c *Conn) CloseContext(ctx context.Context) error {
 	c.close.Do(func() {
 		id := newSyncID(c.id, c.ch)
+		id.exemptFromFaults()
 		_ = id.Disconnect(ctx) // it fails if the connection has ended, or the peer does not answer
-		c.err = id.Close()
+		c.err = id.close()
 	})
 	return c.err
 }

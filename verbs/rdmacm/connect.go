@@ -142,7 +142,7 @@ func (a *acceptor) discardUndelivered(child *ID) bool {
 	child.mu.Unlock()
 	a.listener.mu.Unlock()
 	if request != nil {
-		_ = child.Close()
+		_ = child.close()
 		_ = request.Ack()
 	}
 	return undelivered

@@ -53,6 +53,7 @@ type ID struct {
 	established    bool  // Established was reported
 	autoDisconnect bool  // Disconnect is called when the peer disconnects
 	disconnected   bool  // Disconnect was called, with success
+	exempt         bool  // see exemptFromFaults
 }
 
 // extra has fields that few IDs need.
@@ -137,7 +138,7 @@ func (c *EventChannel) CreateID(space PortSpace, context any) (*ID, error) {
 	default:
 		return nil, verbs.Errorf(verbs.ErrInvalid, op, "%v is not TCP, UDP, IB or IPoIB", space)
 	}
-	if err := fault(op, c.devs); err != nil {
+	if err := c.fault(op, c.devs...); err != nil {
 		return nil, err
 	}
 	if err := c.addID(op); err != nil {
@@ -160,6 +161,13 @@ func (id *ID) lock(op string, allowed ...state) error {
 		id.mu.Unlock()
 		return err
 	}
+	id.mu.Unlock()
+	return id.lockOwn(op, allowed...)
+}
+
+// lockOwn is lock for a call that this package makes itself, which no fault hits.
+func (id *ID) lockOwn(op string, allowed ...state) error {
+	id.mu.Lock()
 	switch {
 	case id.state == closed:
 		id.mu.Unlock()
@@ -184,8 +192,15 @@ func (id *ID) lock(op string, allowed ...state) error {
 // The error is ErrClosed after the first Close. It is ErrBusy if a QP or a CQ that the ID created
 // is still used, for example by a QP of the application; the ID is closed nevertheless.
 func (id *ID) Close() error {
-	const op = "close ID"
-	if err := id.lock(op); err != nil {
+	if err := id.faultUnlocked("close ID"); err != nil {
+		return err
+	}
+	return id.close()
+}
+
+// close is Close for this package's own use.
+func (id *ID) close() error {
+	if err := id.lockOwn("close ID"); err != nil {
 		return err
 	}
 	id.state = closed
@@ -226,7 +241,7 @@ func (id *ID) Close() error {
 	ports.release(id.bound)
 	for _, e := range ch.removeID(id) {
 		if e.ListenID == id {
-			err = errors.Join(err, e.ID.Close())
+			err = errors.Join(err, e.ID.close())
 		}
 	}
 	_ = id.signals.waitAcked(context.Background(), ch.clock())
@@ -237,11 +252,19 @@ func (id *ID) Close() error {
 // that GetEvent has not returned. Then it waits until the other events are acknowledged, or ctx
 // ends.
 func (id *ID) Migrate(ctx context.Context, to *EventChannel) error {
+	if err := id.faultUnlocked("migrate ID"); err != nil {
+		return err
+	}
+	return id.migrateTo(ctx, to)
+}
+
+// migrateTo is Migrate for this package's own use.
+func (id *ID) migrateTo(ctx context.Context, to *EventChannel) error {
 	const op = "migrate ID"
 	if to == nil {
 		return verbs.Errorf(verbs.ErrInvalid, op, "the event channel is nil; use MigrateToSync to make a SyncID of the ID")
 	}
-	if err := id.lock(op); err != nil {
+	if err := id.lockOwn(op); err != nil {
 		return err
 	}
 	if err := id.migrate(op, to); err != nil {

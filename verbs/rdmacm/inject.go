@@ -8,38 +8,57 @@ import (
 
 // This file asks the Injector of a device what is to fail: see [verbs.Inject].
 
-// faultNames are the names of librdmacm's functions by the operation that errors name.
-var faultNames = map[string]string{"create event channel": "rdma_create_event_channel", "close event channel": "rdma_destroy_event_channel",
-	"create ID": "rdma_create_id", "close ID": "rdma_destroy_id", "migrate ID": "rdma_migrate_id", "bind": "rdma_bind_addr",
-	"resolve address": "rdma_resolve_addr", "resolve route": "rdma_resolve_route", "listen": "rdma_listen", "connect": "rdma_connect",
-	"accept": "rdma_accept", "reject": "rdma_reject", "establish": "rdma_establish", "disconnect": "rdma_disconnect", "notify": "rdma_notify",
-	"join multicast": "rdma_join_multicast", "leave multicast": "rdma_leave_multicast", "create QP": "rdma_create_qp",
-	"create XRC QP": "rdma_create_qp", "close QP": "rdma_destroy_qp", "create SRQ": "rdma_create_srq", "close SRQ": "rdma_destroy_srq",
-	"get QP attributes": "rdma_init_qp_attr", "set TOS": "rdma_set_option", "set reuse address": "rdma_set_option",
-	"set AF only": "rdma_set_option", "set ACK timeout": "rdma_set_option"}
+// CreateExemptChannel is CreateEventChannel for a library between a program and this package, which
+// makes other calls than its program. No Injector is asked about the channel and its IDs: the
+// library asks about its program's calls, with verbs.InjectedFault.
+func CreateExemptChannel(devs ...*verbs.Device) (*EventChannel, error) {
+	c, err := createChannel(devs)
+	if err == nil {
+		c.exempt = true
+	}
+	return c, err
+}
+
+// faultNames are the names of librdmacm's functions by the operation that errors name. Those that
+// cannot fail are not among them.
+var faultNames = map[string]string{"create ID": "rdma_create_id", "close ID": "rdma_destroy_id", "migrate ID": "rdma_migrate_id",
+	"bind": "rdma_bind_addr", "resolve address": "rdma_resolve_addr", "resolve route": "rdma_resolve_route", "listen": "rdma_listen",
+	"connect": "rdma_connect", "accept": "rdma_accept", "reject": "rdma_reject", "establish": "rdma_establish",
+	"disconnect": "rdma_disconnect", "notify": "rdma_notify", "join multicast": "rdma_join_multicast",
+	"leave multicast": "rdma_leave_multicast", "create QP": "rdma_create_qp", "create XRC QP": "rdma_create_qp",
+	"create SRQ": "rdma_create_srq", "get QP attributes": "rdma_init_qp_attr", "set TOS": "rdma_set_option",
+	"set reuse address": "rdma_set_option", "set AF only": "rdma_set_option", "set ACK timeout": "rdma_set_option"}
 
 // fault returns the error with which an operation on devices fails, or nil.
-func fault(op string, devs []*verbs.Device) error {
-	for _, d := range devs {
-		if verbs.InjectorOf(d) == nil {
-			continue
-		}
-		if name := faultNames[op]; name != "" {
-			if err := verbs.InjectedFault(d, name); err != nil {
-				return err
-			}
-		}
+func (c *EventChannel) fault(op string, devs ...*verbs.Device) error {
+	if name := faultNames[op]; name != "" && !c.exempt {
+		return verbs.InjectedFault(name, devs...)
 	}
 	return nil
 }
 
-// fault is fault for an operation of the ID, which is locked.
+// fault is that of the channel for an operation of the ID, which is locked.
 func (id *ID) fault(op string) error {
-	if id.dev != nil {
-		one := [1]*verbs.Device{id.dev}
-		return fault(op, one[:])
+	switch {
+	case id.exempt:
+		return nil
+	case id.dev != nil:
+		return id.ch.fault(op, id.dev)
 	}
-	return fault(op, id.ch.devs)
+	return id.ch.fault(op, id.ch.devs...)
+}
+
+func (id *ID) faultUnlocked(op string) error {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.fault(op)
+}
+
+// exemptFromFaults is for operations whose errors the application does not get.
+func (id *ID) exemptFromFaults() {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	id.exempt = true
 }
 
 // outcome returns the event with which a call fails later, or nil.
@@ -55,14 +74,15 @@ func (id *ID) outcomeLocked(name string) *ConnEvent {
 	if id.dev != nil {
 		devs = []*verbs.Device{id.dev}
 	}
-	for _, d := range devs {
+	var o *ConnEvent
+	for _, d := range devs { // all are asked, so that they count the same calls
 		if i := verbs.InjectorOf(d); i != nil {
-			if t, status, ok := i.Outcome(name); ok {
-				return &ConnEvent{Type: EventType(t), Status: status, Conn: failedConn{}}
+			if t, status, ok := i.Outcome(name); ok && o == nil {
+				o = &ConnEvent{Type: EventType(t), Status: status, Conn: failedConn{}}
 			}
 		}
 	}
-	return nil
+	return o
 }
 
 // addInTime adds an event to the channel, later if the Injector delays it. The ID is locked.

@@ -57,7 +57,7 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 		err = l.id.listen(l.cfg.Backlog, true)
 	}
 	if err != nil {
-		return nil, errors.Join(err, l.id.Close())
+		return nil, errors.Join(err, l.id.close())
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l, nil
@@ -151,7 +151,7 @@ func (l *Listener) Request(ctx context.Context) (*Request, error) {
 func (l *Listener) Close() error {
 	l.accepting.Do(func() {}) // no later Accept starts it
 	l.cancel()
-	err := l.id.Close()
+	err := l.id.close()
 	l.goroutines.Wait(l.clock())
 	select {
 	case c := <-l.conns:
@@ -197,12 +197,12 @@ func (r *Request) Accept(ctx context.Context, cfg *Config) (*Conn, error) {
 		err = r.id.Accept(ctx, cfg.param())
 	}
 	if err != nil {
-		return nil, errors.Join(err, r.id.Close())
+		return nil, errors.Join(err, r.id.close())
 	}
 	return c, nil
 }
 
 // Reject rejects the request. The peer's *EventError has the private data.
 func (r *Request) Reject(privateData []byte) error {
-	return errors.Join(r.id.Reject(privateData), r.id.Close())
+	return errors.Join(r.id.Reject(privateData), r.id.close())
 }

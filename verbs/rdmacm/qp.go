@@ -353,6 +353,6 @@ func (r *resources) fail() {
 		r.failed = true
 		// This fails only if the application has closed the QP, and then there is nothing to
 		// flush.
-		_ = r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
+		_ = verbs.Move(r.qp, verbs.StateErr)
 	}
 }

@@ -54,10 +54,8 @@ func CreateSyncID(space PortSpace, devs ...*verbs.Device) (*SyncID, error) {
 // MigrateToSync makes a SyncID of an ID (rdma_migrate_id without a channel). It waits for
 // acknowledgements as Migrate does.
 func (id *ID) MigrateToSync(ctx context.Context) (*SyncID, error) {
-	ch, err := CreateEventChannel(id.Channel().devs...)
-	if err != nil {
-		return nil, err
-	}
+	from := id.Channel()
+	ch := &EventChannel{devs: from.devs, exempt: from.exempt}
 	if err := id.Migrate(ctx, ch); err != nil {
 		return nil, err
 	}
@@ -75,7 +73,15 @@ func (s *SyncID) Migrate(ctx context.Context, to *EventChannel) (*ID, error) {
 
 // Close is ID.Close (rdma_destroy_id of an ID without a channel).
 func (s *SyncID) Close() error {
-	if err := s.ID.Close(); err != nil {
+	if err := s.ID.faultUnlocked("close ID"); err != nil {
+		return err
+	}
+	return s.close()
+}
+
+// close is Close for this package's own use.
+func (s *SyncID) close() error {
+	if err := s.ID.close(); err != nil {
 		_ = s.ch.Close() // fails too if the ID was closed before
 		return err
 	}
@@ -192,14 +198,14 @@ func (s *SyncID) GetRequest(ctx context.Context) (*SyncID, error) {
 	if err != nil {
 		return nil, err
 	}
-	ch := &EventChannel{devs: s.ch.devs}
+	ch := &EventChannel{devs: s.ch.devs, exempt: s.ch.exempt}
 	// The request's ID is still in the listener's channel. Close of the listener closes that
 	// channel after all events are acknowledged. The event is therefore acknowledged after the ID
 	// has left the channel.
-	err = e.ID.Migrate(ctx, ch)
+	err = e.ID.migrateTo(ctx, ch)
 	_ = e.Ack()
 	if err != nil {
-		return nil, errors.Join(err, e.ID.Close())
+		return nil, errors.Join(err, e.ID.close())
 	}
 	r := newSyncID(e.ID, ch)
 	r.last = e

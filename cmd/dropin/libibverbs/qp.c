@@ -71,10 +71,8 @@ static struct ibv_qp *create_qp(struct ibv_context *c, struct ibv_qp_init_attr_e
 	pthread_mutex_init(&q->list, NULL);
 	int err = engine->create_qp(&s, &v->handle, &v->qp_num);
 	if (!err) {
-		struct sr_qp_attr got; // the actual sizes; max_inline_data may be larger than requested
-		if (!(err = engine->query_qp(v->handle, &got)))
-			memcpy(&a->cap, &got.cap, sizeof a->cap);
-		if (!err && send_ops)
+		memcpy(&a->cap, &s.cap, sizeof a->cap);
+		if (send_ops)
 			err = make_list(q, &a->cap);
 		if (err)
 			engine->destroy_qp(v->handle);

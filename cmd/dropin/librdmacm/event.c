@@ -125,6 +125,7 @@ static int fill_event(struct event *out, struct sr_cm_event *e)
 {
 	struct rdma_cm_event *ev = &out->ev;
 	struct cm_id *s = (struct cm_id *)(uintptr_t)e->id;
+	int err;
 	memset(ev, 0, sizeof *ev);
 	out->group = NULL;
 	memcpy(out->data, e->data, sizeof out->data);
@@ -153,11 +154,19 @@ static int fill_event(struct event *out, struct sr_cm_event *e)
 		ev->param.ud.private_data = out->group->context;
 		return 1;
 	case RDMA_CM_EVENT_ADDR_RESOLVED:
-		refresh(s);
+		// As in rdma-core, an event of a device that cannot be opened reports an error.
+		if ((err = refresh(s))) {
+			ev->event = RDMA_CM_EVENT_ADDR_ERROR;
+			ev->status = -err;
+		}
 		break;
 	case RDMA_CM_EVENT_ROUTE_RESOLVED:
-		refresh(s);
-		set_path(s);
+		if ((err = refresh(s))) {
+			ev->event = RDMA_CM_EVENT_ROUTE_ERROR;
+			ev->status = -err;
+		} else {
+			set_path(s);
+		}
 		break;
 	case RDMA_CM_EVENT_ESTABLISHED:
 		if (s->id.qp)

@@ -32,6 +32,9 @@ static int create_cq(struct rdma_cm_id *id, uint32_t size, struct ibv_comp_chann
 
 PUBLIC int rdma_create_srq_ex(struct rdma_cm_id *id, struct ibv_srq_init_attr_ex *a)
 {
+	int err = engine->cm_fault(to_id(id)->handle, SR_CM_CREATE_SRQ);
+	if (err)
+		return result(err);
 	if (!id->verbs || id->srq || !(a->comp_mask & IBV_SRQ_INIT_ATTR_TYPE))
 		return result(EINVAL);
 	if (!(a->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !a->pd) {
@@ -55,8 +58,8 @@ PUBLIC int rdma_create_srq_ex(struct rdma_cm_id *id, struct ibv_srq_init_attr_ex
 	if (!id->pd)
 		id->pd = a->pd;
 	return 0;
-failed:;
-	int err = errno;
+failed:
+	err = errno;
 	destroy_cqs(id);
 	return result(err);
 }
@@ -88,6 +91,9 @@ PUBLIC void rdma_destroy_srq(struct rdma_cm_id *id)
 
 PUBLIC int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *a)
 {
+	int err = engine->cm_fault(to_id(id)->handle, SR_CM_CREATE_QP);
+	if (err)
+		return result(err);
 	if (!id->verbs || id->qp)
 		return result(EINVAL);
 	if (!(a->comp_mask & IBV_QP_INIT_ATTR_PD) || !a->pd) {
@@ -116,7 +122,7 @@ PUBLIC int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *
 	struct ibv_qp *qp = ibv_create_qp_ex(id->verbs, a);
 	if (!qp)
 		goto failed;
-	int err = engine->cm_use_qp(to_id(id)->handle, qp->handle);
+	err = engine->cm_use_qp(to_id(id)->handle, qp->handle);
 	if (err) {
 		ibv_destroy_qp(qp);
 		errno = err;

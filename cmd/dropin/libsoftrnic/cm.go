@@ -45,6 +45,36 @@ type cmID struct {
 	ch         *rdmacm.EventChannel // the program's, while ID is a reused listener: see bind
 }
 
+// called is with for a call of the program that a rule of package fault may make fail. The IDs are
+// in exempt channels, because the engine makes other calls with them than the program.
+func called(h C.uint32_t, name string, f func(*cmID) error) C.int {
+	return with(&cmIDs, h, func(s *cmID) error {
+		if err := s.fault(name); err != nil {
+			return err
+		}
+		return f(s)
+	})
+}
+
+// fault returns the error with which a call of the program fails on purpose, or nil.
+func (s *cmID) fault(name string) error {
+	if d := s.Device(); d != nil {
+		return verbs.InjectedFault(name, d)
+	}
+	return verbs.InjectedFault(name, s.Channel().Devices()...)
+}
+
+// faultNames are the calls of which only the front knows.
+var faultNames = [...]string{C.SR_CM_CREATE_QP: "rdma_create_qp", C.SR_CM_CREATE_SRQ: "rdma_create_srq"}
+
+//export srCMFault
+func srCMFault(h C.uint32_t, call C.int) C.int {
+	if call < 0 || int(call) >= len(faultNames) {
+		return invalid
+	}
+	return called(h, faultNames[call], func(*cmID) error { return nil })
+}
+
 // background is the context of calls that wait only for other threads of the program.
 var background = context.Background()
 
@@ -55,7 +85,10 @@ var (
 
 //export srCMCreateChannel
 func srCMCreateChannel(h *C.uint32_t, fdOut *C.int) C.int {
-	v, err := rdmacm.CreateEventChannel(stacks.verbsDevices()...)
+	if err := verbs.InjectedFault("rdma_create_event_channel", stacks.verbsDevices()...); err != nil {
+		return errno(err)
+	}
+	v, err := rdmacm.CreateExemptChannel(stacks.verbsDevices()...)
 	if err != nil {
 		return errno(err)
 	}
@@ -91,6 +124,9 @@ func srCMCreateID(ch C.uint32_t, cookie C.uint64_t, space C.int, h *C.uint32_t) 
 	if c == nil || space < 0 || space > 0xffff {
 		return invalid
 	}
+	if err := verbs.InjectedFault("rdma_create_id", c.Devices()...); err != nil {
+		return errno(err)
+	}
 	s := &cmID{cookie: uint64(cookie), transports: stacks.cmTransports(rdmacm.PortSpace(space))}
 	var err error
 	if s.ID, err = c.CreateID(rdmacm.PortSpace(space), s); err != nil {
@@ -124,6 +160,9 @@ func (s *state) cmTransports(space rdmacm.PortSpace) (list []verbs.Transport) {
 //export srCMDestroyID
 func srCMDestroyID(h C.uint32_t, events *C.uint32_t) C.int {
 	return errno(cmIDs.Remove(uint32(h), func(s *cmID) error {
+		if err := s.fault("rdma_destroy_id"); err != nil {
+			return err
+		}
 		from := s.current().Channel()
 		if !retained.retain(s) {
 			stacks.logError(s.Close()) // the ID is destroyed nevertheless
@@ -139,6 +178,9 @@ func srCMMigrateID(h, ch C.uint32_t, events *C.uint32_t) C.int {
 	s, to := cmIDs.Get(uint32(h)), cmChannels.Get(uint32(ch))
 	if s == nil || to == nil {
 		return invalid
+	}
+	if err := s.fault("rdma_migrate_id"); err != nil {
+		return errno(err)
 	}
 	if from := s.current().Channel(); s.reused() {
 		s.ch = to.EventChannel // Listen moves the ID there
@@ -181,6 +223,9 @@ func srCMSetOption(h C.uint32_t, option, value C.int) C.int {
 	if s == nil {
 		return invalid
 	}
+	if err := s.fault("rdma_set_option"); err != nil {
+		return errno(err)
+	}
 	s.options = true
 	switch option {
 	case C.SR_CM_TOS:
@@ -208,7 +253,7 @@ func bindV6Only() bool {
 
 //export srCMBind
 func srCMBind(h C.uint32_t, addr *C.struct_sr_cm_addr) C.int {
-	return with(&cmIDs, h, func(s *cmID) error {
+	return called(h, "rdma_bind_addr", func(s *cmID) error {
 		a, err := sockaddr(addr)
 		if err != nil {
 			return err
@@ -234,7 +279,7 @@ func srCMBind(h C.uint32_t, addr *C.struct_sr_cm_addr) C.int {
 
 //export srCMResolveAddr
 func srCMResolveAddr(h C.uint32_t, srcAddr, dstAddr *C.struct_sr_cm_addr, ms C.int) C.int {
-	return with(&cmIDs, h, func(s *cmID) error {
+	return called(h, "rdma_resolve_addr", func(s *cmID) error {
 		src, err := sockaddr(srcAddr)
 		if err != nil {
 			return err
@@ -258,7 +303,7 @@ func srCMResolveAddr(h C.uint32_t, srcAddr, dstAddr *C.struct_sr_cm_addr, ms C.i
 
 //export srCMResolveRoute
 func srCMResolveRoute(h C.uint32_t) C.int {
-	return with(&cmIDs, h, (*cmID).ResolveRoute)
+	return called(h, "rdma_resolve_route", (*cmID).ResolveRoute)
 }
 
 // minBacklog is the smallest backlog. In the kernel, a request counts until rdma_get_cm_event has
@@ -272,7 +317,7 @@ const minBacklog = 128
 //
 //export srCMListen
 func srCMListen(h C.uint32_t, backlog C.int) C.int {
-	return with(&cmIDs, h, func(s *cmID) error {
+	return called(h, "rdma_listen", func(s *cmID) error {
 		if len(s.transports) == 0 {
 			return syscall.ENODEV
 		}
@@ -294,7 +339,7 @@ func srCMListen(h C.uint32_t, backlog C.int) C.int {
 
 //export srCMJoin
 func srCMJoin(h C.uint32_t, group *C.struct_sr_cm_addr, sendOnly C.int) C.int {
-	return with(&cmIDs, h, func(s *cmID) error {
+	return called(h, "rdma_join_multicast", func(s *cmID) error {
 		a, err := sockaddr(group)
 		if err != nil {
 			return err
@@ -311,7 +356,7 @@ func srCMJoin(h C.uint32_t, group *C.struct_sr_cm_addr, sendOnly C.int) C.int {
 
 //export srCMLeave
 func srCMLeave(h C.uint32_t, group *C.struct_sr_cm_addr) C.int {
-	return with(&cmIDs, h, func(s *cmID) error {
+	return called(h, "rdma_leave_multicast", func(s *cmID) error {
 		a, err := sockaddr(group)
 		if err != nil {
 			return err

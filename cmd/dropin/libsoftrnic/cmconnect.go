@@ -71,19 +71,22 @@ func connParam(p *C.struct_sr_cm_param) *rdmacm.ConnParam {
 
 //export srCMConnect
 func srCMConnect(h, q C.uint32_t, p *C.struct_sr_cm_param) C.int {
-	return connectOrAccept(h, q, p, (*rdmacm.ID).Connect)
+	return connectOrAccept(h, q, p, "rdma_connect", (*rdmacm.ID).Connect)
 }
 
 //export srCMAccept
 func srCMAccept(h, q C.uint32_t, p *C.struct_sr_cm_param) C.int {
-	return connectOrAccept(h, q, p, (*rdmacm.ID).Accept)
+	return connectOrAccept(h, q, p, "rdma_accept", (*rdmacm.ID).Accept)
 }
 
-func connectOrAccept(h, q C.uint32_t, p *C.struct_sr_cm_param, f func(*rdmacm.ID, *rdmacm.ConnParam) error) C.int {
+func connectOrAccept(h, q C.uint32_t, p *C.struct_sr_cm_param, name string, f func(*rdmacm.ID, *rdmacm.ConnParam) error) C.int {
 	s := cmIDs.Get(uint32(h))
 	v, ok := qps.Optional(uint32(q))
 	if s == nil || !ok {
 		return invalid
+	}
+	if err := s.fault(name); err != nil {
+		return errno(err)
 	}
 	param := connParam(p)
 	if err := s.useQP(v, param.QPNum); err != nil {
@@ -93,17 +96,17 @@ func connectOrAccept(h, q C.uint32_t, p *C.struct_sr_cm_param, f func(*rdmacm.ID
 }
 
 //export srCMEstablish
-func srCMEstablish(h C.uint32_t) C.int { return with(&cmIDs, h, (*cmID).Establish) }
+func srCMEstablish(h C.uint32_t) C.int { return called(h, "rdma_establish", (*cmID).Establish) }
 
 //export srCMDisconnect
-func srCMDisconnect(h C.uint32_t) C.int { return with(&cmIDs, h, (*cmID).Disconnect) }
+func srCMDisconnect(h C.uint32_t) C.int { return called(h, "rdma_disconnect", (*cmID).Disconnect) }
 
 //export srCMNotify
-func srCMNotify(h C.uint32_t) C.int { return with(&cmIDs, h, (*cmID).Notify) }
+func srCMNotify(h C.uint32_t) C.int { return called(h, "rdma_notify", (*cmID).Notify) }
 
 //export srCMReject
 func srCMReject(h C.uint32_t, data unsafe.Pointer, n C.int) C.int {
-	return with(&cmIDs, h, func(s *cmID) error {
+	return called(h, "rdma_reject", func(s *cmID) error {
 		if n < 0 {
 			return syscall.EINVAL
 		}
@@ -113,7 +116,7 @@ func srCMReject(h C.uint32_t, data unsafe.Pointer, n C.int) C.int {
 
 //export srCMInitQPAttr
 func srCMInitQPAttr(h C.uint32_t, a *C.struct_sr_qp_attr, mask *C.int) C.int {
-	return with(&cmIDs, h, func(s *cmID) error {
+	return called(h, "rdma_init_qp_attr", func(s *cmID) error {
 		v, m, err := s.QPAttr(enum[verbs.QPState](a.qp_state))
 		if err != nil {
 			return err

@@ -39,7 +39,7 @@ func (l *retainedListeners) retain(s *cmID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ch == nil {
-		ch, err := rdmacm.CreateEventChannel(s.Channel().Devices()...)
+		ch, err := rdmacm.CreateExemptChannel(s.Channel().Devices()...)
 		if err != nil {
 			return false
 		}

@@ -38,7 +38,7 @@ func srOpenContext(dev C.int, h *C.uint32_t, fd *C.int) C.int {
 	if d == nil {
 		return invalid
 	}
-	if err := verbs.InjectedFault(d.dev, "open_device"); err != nil {
+	if err := verbs.InjectedFault("open_device", d.dev); err != nil {
 		return errno(err)
 	}
 	events, err := newEventQueue[asyncEvent]()

@@ -140,7 +140,7 @@ func srQueryGID(dev, port, index C.int, entry *C.struct_sr_gid_entry) C.int {
 	if d == nil {
 		return invalid
 	}
-	if err := verbs.InjectedFault(d.dev, "query_gid"); err != nil {
+	if err := verbs.InjectedFault("query_gid", d.dev); err != nil {
 		return errno(err)
 	}
 	e, err := d.gid(int(port), int(index))

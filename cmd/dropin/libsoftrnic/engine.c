@@ -87,6 +87,7 @@ static const struct sr_engine engine = {
 	.cm_init_qp_attr = srCMInitQPAttr,
 	.cm_join = srCMJoin,
 	.cm_leave = srCMLeave,
+	.cm_fault = srCMFault,
 	.rs_socket = srRsSocket,
 	.rs_bind = srRsBind,
 	.rs_listen = srRsListen,

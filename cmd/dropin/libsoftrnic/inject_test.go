@@ -96,3 +96,52 @@ func TestInjectedBind(t *testing.T) {
 	fails(t, "rdma_bind_addr", srCMBind(c.id, cAddrOf("0.0.0.0:7495")), syscall.EADDRINUSE)
 	check(t, srCMBind(c.id, cAddrOf("0.0.0.0:7495")))
 }
+
+// TestInjectedCM: each call of rdma_cm that a program makes fails once with the errno of a rule,
+// and does nothing. The engine's own calls count as none.
+func TestInjectedCM(t *testing.T) {
+	u := newUser(t, roce)
+	c := newCMUser(t, rdmacm.TCP)
+	u.fault("rdma_bind_addr=EADDRINUSE; rdma_listen=EADDRINUSE; rdma_destroy_id=EIO; rdma_create_qp=ENOMEM; rdma_create_srq=EINVAL")
+	faults, err := stacks.nodes[0].Faults.Device()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := faults.Sites()
+	var other cU32
+	check(t, srCMCreateID(c.channel, 0x4321, cInt(rdmacm.TCP), &other))
+	for again := range 2 {
+		calls := []struct {
+			name string
+			call func(id cU32) cInt
+			want syscall.Errno
+		}{
+			{"rdma_bind_addr", func(id cU32) cInt { return srCMBind(id, cAddrOf("0.0.0.0:7496")) }, syscall.EADDRINUSE},
+			{"rdma_create_qp", func(id cU32) cInt { return srCMFault(id, 0) }, syscall.ENOMEM},
+			{"rdma_create_srq", func(id cU32) cInt { return srCMFault(id, 1) }, syscall.EINVAL},
+			{"rdma_listen", func(id cU32) cInt { return srCMListen(id, 1) }, syscall.EADDRINUSE},
+			{"rdma_destroy_id", func(id cU32) cInt { return srCMDestroyID(id, new(cU32)) }, syscall.EIO},
+		}
+		for _, k := range calls {
+			if again == 0 {
+				fails(t, k.name, k.call(other), k.want)
+			}
+			check(t, k.call(other))
+		}
+		// The listener is retained, and the next ID takes it over.
+		if again == 0 {
+			check(t, srCMCreateID(c.channel, 0x4321, cInt(rdmacm.TCP), &other))
+		}
+		for _, k := range calls {
+			if n, want := faults.Sites()[k.name]-before[k.name], uint64(2+again); n != want {
+				t.Errorf("round %d: %d calls of %s, want %d", again, n, k.name, want)
+			}
+		}
+	}
+	if n := faults.Sites()["rdma_create_id"] - before["rdma_create_id"]; n != 2 {
+		t.Errorf("%d calls of rdma_create_id", n)
+	}
+	if n := faults.Sites()["rdma_migrate_id"] - before["rdma_migrate_id"]; n != 0 {
+		t.Errorf("%d calls of rdma_migrate_id", n)
+	}
+}

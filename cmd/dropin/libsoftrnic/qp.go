@@ -85,6 +85,11 @@ func srCreateQP(a *C.struct_sr_qp_init_attr, h, num *C.uint32_t) C.int {
 	if err != nil {
 		return errno(err)
 	}
+	got, err := verbs.Attributes(q.QP)
+	if err != nil {
+		return errno(err)
+	}
+	a.cap = qpCap(got.Cap)
 	*h, *num = C.uint32_t(qps.Add(q)), C.uint32_t(q.Num())
 	return 0
 }
@@ -239,10 +244,12 @@ const resolveTimeout = time.Second
 // ibv_create_ah (ib_resolve_eth_dmac). The error wraps ETIMEDOUT if it does not answer. Wrong
 // attributes are no error: who uses them next reports them.
 func (c *userContext) resolve(to *verbs.AHAttr) error {
-	from, err := c.dev.QueryGID(to.PortNum, int(to.GRH.SGIDIndex))
-	if err != nil || !to.IsGlobal || !from.GID.Addr().IsValid() {
+	table, err := c.dev.Provider().GIDTable(to.PortNum)
+	i := slices.IndexFunc(table, func(e verbs.GIDEntry) bool { return e.Index == int(to.GRH.SGIDIndex) })
+	if err != nil || i < 0 || !to.IsGlobal || !table[i].GID.Addr().IsValid() {
 		return nil
 	}
+	from := table[i]
 	peer := to.GRH.DGID.Addr()
 	nic := c.node.Host.NICs()[0]
 	if _, _, err := nic.Source(peer); errors.Is(err, syscall.EINVAL) || from.Type == verbs.GIDTypeRoCEv1 && peer.IsLinkLocalUnicast() {
@@ -265,17 +272,21 @@ func srQueryQP(h C.uint32_t, a *C.struct_sr_qp_attr) C.int {
 	})
 }
 
+func qpCap(c verbs.QPCap) C.struct_sr_qp_cap {
+	return C.struct_sr_qp_cap{
+		max_send_wr: C.uint32_t(c.MaxSendWR), max_recv_wr: C.uint32_t(c.MaxRecvWR), max_send_sge: C.uint32_t(c.MaxSendSGE),
+		max_recv_sge: C.uint32_t(c.MaxRecvSGE), max_inline_data: C.uint32_t(c.MaxInlineData),
+	}
+}
+
 func setQPAttr(a *C.struct_sr_qp_attr, v *verbs.QPAttr) {
 	*a = C.struct_sr_qp_attr{
 		qp_state: C.uint32_t(v.QPState), cur_qp_state: C.uint32_t(v.CurQPState), path_mtu: C.uint32_t(v.PathMTU),
 		path_mig_state: C.uint32_t(v.PathMigState),
 		qkey:           C.uint32_t(v.QKey), rq_psn: C.uint32_t(v.RQPSN), sq_psn: C.uint32_t(v.SQPSN), dest_qp_num: C.uint32_t(v.DestQPNum),
 		qp_access_flags: C.uint32_t(v.QPAccessFlags),
-		cap: C.struct_sr_qp_cap{
-			max_send_wr: C.uint32_t(v.Cap.MaxSendWR), max_recv_wr: C.uint32_t(v.Cap.MaxRecvWR), max_send_sge: C.uint32_t(v.Cap.MaxSendSGE),
-			max_recv_sge: C.uint32_t(v.Cap.MaxRecvSGE), max_inline_data: C.uint32_t(v.Cap.MaxInlineData),
-		},
-		pkey_index: C.uint16_t(v.PKeyIndex), max_rd_atomic: C.uint8_t(v.MaxRDAtomic), max_dest_rd_atomic: C.uint8_t(v.MaxDestRDAtomic),
+		cap:             qpCap(v.Cap),
+		pkey_index:      C.uint16_t(v.PKeyIndex), max_rd_atomic: C.uint8_t(v.MaxRDAtomic), max_dest_rd_atomic: C.uint8_t(v.MaxDestRDAtomic),
 		min_rnr_timer: C.uint8_t(v.MinRNRTimer), port_num: C.uint8_t(v.PortNum), timeout: C.uint8_t(v.Timeout),
 		retry_cnt: C.uint8_t(v.RetryCnt),
 		rnr_retry: C.uint8_t(v.RNRRetry), rate_limit: C.uint32_t(v.RateLimit), sq_draining: flag[C.uint8_t](v.SQDraining),

@@ -32,7 +32,7 @@ type rsock struct {
 	state  rsockState
 	cfg    rsocket.Config
 	opts   rsockOptions
-	bound  *rdmacm.SyncID // holds the local port until the rsocket listens or connects
+	bound  *rdmacm.ID // holds the local port until the rsocket listens or connects
 	local  netip.AddrPort
 	cancel context.CancelFunc // cancels connecting and accepting
 	err    error              // SO_ERROR

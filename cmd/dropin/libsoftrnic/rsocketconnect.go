@@ -32,7 +32,11 @@ func (s *rsock) bind(a netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	id, err := rdmacm.CreateSyncID(rdmacm.TCP, devs...)
+	ch, err := rdmacm.CreateExemptChannel(devs...) // an rsocket is bound again if it does not connect
+	if err != nil {
+		return err
+	}
+	id, err := ch.CreateID(rdmacm.TCP, nil)
 	if err != nil {
 		return err
 	}
@@ -84,6 +88,9 @@ func srRsBind(h C.uint32_t, addr *C.struct_sr_cm_addr) C.int {
 		if s.dgram {
 			return s.bindDatagrams(stacks.replaceLoopback(a))
 		}
+		if err := verbs.InjectedFault("rdma_bind_addr", stacks.verbsDevices()...); err != nil {
+			return err
+		}
 		return s.bind(stacks.replaceLoopback(a))
 	})
 }
@@ -125,7 +132,7 @@ func (s *rsock) listen(backlog int) error {
 	s.cfg.Transports, s.cfg.Backlog = transports, max(backlog, 0)
 	for _, dev := range devs {
 		l, err := rsocket.Listen(dev, s.local.String(), &s.cfg)
-		if errors.Is(err, syscall.EADDRINUSE) && s.local.Addr().IsUnspecified() && len(transports) > 1 {
+		if errors.Is(err, syscall.EADDRINUSE) && !verbs.Injected(err) && s.local.Addr().IsUnspecified() && len(transports) > 1 {
 			s.cfg.Transports = []verbs.Transport{verbs.RoCEv2}
 			l, err = rsocket.Listen(dev, s.local.String(), &s.cfg)
 		}

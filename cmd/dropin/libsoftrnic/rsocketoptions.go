@@ -234,7 +234,7 @@ func (s *rsock) pendingError() int {
 // returns the smallest MTU. mu is held.
 func (s *rsock) maxSegment() int {
 	if s.state == rsockConnected {
-		if attr, _, err := s.conn.QP().Query(); err == nil && attr.PathMTU.Bytes() > 0 {
+		if attr, err := verbs.Attributes(s.conn.QP()); err == nil && attr.PathMTU.Bytes() > 0 {
 			return attr.PathMTU.Bytes()
 		}
 	}

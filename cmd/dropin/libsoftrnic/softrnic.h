@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 // SR_VERSION is increased with every change of this interface.
-#define SR_VERSION 18
+#define SR_VERSION 19
 
 // The largest number of devices of a process.
 #define SR_MAX_DEVICES 16
@@ -274,6 +274,10 @@ struct sr_cm_event {
 #define SR_CM_AFONLY 2
 #define SR_CM_ACK_TIMEOUT 3
 
+// The calls of cm_fault.
+#define SR_CM_CREATE_QP 0
+#define SR_CM_CREATE_SRQ 1
+
 // Options of rs_set_option and rs_get_option. ACCEPTCONN, ERROR, MAXSEG, STATE and RETRANSMITTED
 // can only be read.
 #define SR_RS_SNDBUF 0
@@ -383,6 +387,7 @@ struct sr_engine {
 	int (*poll_cq)(uint32_t cq, int n, struct sr_wc *wcs, struct sr_wc_ex *exs, int *got, uint32_t other, struct sr_wc *others,
 		int *got_others);
 
+	// create_qp returns the actual sizes in attr->cap. max_inline_data may be larger than requested.
 	int (*create_qp)(struct sr_qp_init_attr *attr, uint32_t *qp, uint32_t *num);
 	int (*open_qp)(uint32_t xrcd, uint32_t num, struct sr_events *events, uint32_t *qp);
 	int (*modify_qp)(uint32_t qp, struct sr_qp_attr *attr, int mask);
@@ -457,6 +462,8 @@ struct sr_engine {
 	int (*cm_init_qp_attr)(uint32_t id, struct sr_qp_attr *attr, int *mask);
 	int (*cm_join)(uint32_t id, struct sr_cm_addr *group, int send_only);
 	int (*cm_leave)(uint32_t id, struct sr_cm_addr *group);
+	// cm_fault returns the errno with which a call fails on purpose, or 0.
+	int (*cm_fault)(uint32_t id, int call);
 
 	// Rsockets, of type SOCK_STREAM or SOCK_DGRAM. A function that would have to wait returns EAGAIN
 	// or EINPROGRESS. rs_arm then returns a descriptor to wait for. The number of the descriptor fd is

@@ -73,9 +73,6 @@ func (f *Faults) Add(text string) error {
 	if err != nil {
 		return err
 	}
-	if len(rules) == 0 {
-		d.End()
-	}
 	return d.Add(rules...)
 }
 

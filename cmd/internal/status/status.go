@@ -125,7 +125,7 @@ func (n Node) of(dev *verbs.Device, impairment *node.Impairment, faults *node.Fa
 			Num: qp.Num(), Type: qp.Type().String(), Transport: qp.Transport().String(), State: s.State.String(),
 			DestQPNum: s.DestQPNum, Sends: s.Sends, Recvs: s.Recvs, Counters: s.Counters,
 		}
-		if attr, _, err := qp.Query(); err == nil {
+		if attr, err := verbs.Attributes(qp); err == nil {
 			q.SQPSN, q.RQPSN = attr.SQPSN, attr.RQPSN
 		}
 		if s.Peer.IsValid() {
