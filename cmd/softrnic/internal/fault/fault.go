@@ -22,7 +22,7 @@ type Command struct {
 	Server  string        `placeholder:"COMMAND" help:"With --sweep: a command of the shell that is started before each run of the program, for example its server. No fault hits it."`
 	Client  string        `placeholder:"COMMAND" help:"With --sweep: a command of the shell that is started after the program, for example its client. No fault hits it."`
 	Settle  time.Duration `default:"1s" placeholder:"TIME" help:"With --server or --client: how long after the first of the two the second is started. Default: 1s."`
-	Timeout time.Duration `default:"20s" placeholder:"TIME" help:"With --sweep: after this time a run counts as hung, and is killed. Default: 20s."`
+	Timeout time.Duration `default:"30s" placeholder:"TIME" help:"With --sweep: after this time a run counts as hung, and is killed. It must be longer than the program and its retries take. Default: 30s."`
 	Max     int           `placeholder:"N" help:"With --sweep: at most this many runs. Default: all."`
 	Only    string        `placeholder:"TEXT" help:"With --sweep: only faults with this text, such as post_send or wc:."`
 	JUnit   string        `name:"junit" type:"path" placeholder:"FILE" help:"With --sweep: also write the results to this file, as JUnit XML."`

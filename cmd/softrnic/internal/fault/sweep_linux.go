@@ -104,6 +104,7 @@ func (s *sweeper) run(ctx context.Context, rule string) (r run, sites *node.Site
 	var out bytes.Buffer
 	program := exec.Command(s.self, append([]string{"run", "--"}, s.Args...)...)
 	program.Stdout, program.Stderr = &out, &out
+	program.WaitDelay = time.Second // a process that outlives the program may have its output
 	program.Env = append(os.Environ(), "SOFTRNIC_FAULT="+rule, node.SitesVariable+"="+s.sites)
 	peer := s.peer()
 	if peer != nil && s.Server != "" {
@@ -144,7 +145,7 @@ func (s *sweeper) run(ctx context.Context, rule string) (r run, sites *node.Site
 	var exit *exec.ExitError
 	switch {
 	case r.end == hung:
-	case err == nil:
+	case err == nil, errors.Is(err, exec.ErrWaitDelay):
 		r.end = unnoticed
 	case errors.As(err, &exit) && killedBy(exit) != 0:
 		r.end, r.detail = crashed, killedBy(exit).String()
@@ -210,7 +211,8 @@ func lastLine(out string) (last string) {
 	return strings.ToValidUTF8(last, "?")
 }
 
-// readSites returns the sum of what the processes of a run did.
+// readSites returns what the processes of a run did. A rule counts the calls of one device of a
+// process, so of each call there are as many as the one with the most has made.
 func readSites(file string) *node.Sites {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -226,7 +228,7 @@ func readSites(file string) *node.Sites {
 		}
 		all.Injected += one.Injected
 		for name, n := range one.Sites {
-			all.Sites[name] += n
+			all.Sites[name] = max(all.Sites[name], n)
 		}
 	}
 }

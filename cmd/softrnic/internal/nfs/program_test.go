@@ -165,13 +165,14 @@ func TestMountPort(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	dir := t.TempDir()
 	for args, want := range map[string]string{
-		"nfs serve":                                              "one of a DIRECTORY, --memory and --forward",
-		"nfs serve " + dir + " --memory 5":                       "one of a DIRECTORY, --memory and --forward",
-		"nfs serve " + dir + " --forward tcp:a:2049":             "one of a DIRECTORY, --memory and --forward",
-		"nfs serve --forward a:2049":                             "must be tcp:HOST:PORT",
-		"nfs serve --forward tcp:a":                              "must be tcp:HOST:PORT",
-		"nfs serve --forward tcp:a:1 --read-only":                "--read-only",
-		"nfs serve --forward tcp:a:1 --mount-port 5":             "--mount-port",
+		"nfs serve":                                  "one of a DIRECTORY, --memory and --forward",
+		"nfs serve " + dir + " --memory 5":           "one of a DIRECTORY, --memory and --forward",
+		"nfs serve " + dir + " --forward tcp:a:2049": "one of a DIRECTORY, --memory and --forward",
+		"nfs serve --forward a:2049":                 "must be tcp:HOST:PORT",
+		"nfs serve --forward tcp:a":                  "must be tcp:HOST:PORT",
+		"nfs serve --forward tcp:a:1 --read-only":    "--read-only",
+		"nfs serve --forward tcp:a:1 --mount-port 5": "--mount-port",
+		"nfs serve --memory 5 --no-portmap --addr 10.0.0.1/24 --fault rdma_listen=EADDRINUSE": "address already in use (an injected fault)",
 		"nfs serve --memory=-5":                                  "--memory -5",
 		"nfs serve " + dir + "/nothing":                          "nothing",
 		"nfs serve " + dir + " --port 7 --mount-port 7":          "is also --mount-port",

@@ -39,6 +39,10 @@ func TestHost(t *testing.T) {
 	if out := run("discover 10.0.0.1"); !strings.Contains(out, nqn) || !strings.Contains(out, "10.0.0.1:4420") {
 		t.Errorf("discover:\n%s", out)
 	}
+	code, _, stderr := start("discover 10.0.0.1 --fault cm:reason=28=REJECTED")
+	if code == cli.ExitOK || !strings.Contains(stderr, "REJECTED") {
+		t.Errorf("discover with a fault: exit code %d: %s", code, stderr)
+	}
 	var list []entry
 	if err := json.Unmarshal([]byte(run("discover 10.0.0.1:4420 --json")), &list); err != nil || len(list) != 1 || list[0].NQN != nqn {
 		t.Errorf("discover: %+v, %v", list, err)
