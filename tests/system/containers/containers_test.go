@@ -266,6 +266,7 @@ func TestCDI(t *testing.T) {
 		l.between(t, "bookworm", "bookworm", "sh /programs/sshd.sh", "listening on", "sh /programs/mpirun.sh "+server, false,
 			"2 ranks: all right")
 	})
+	t.Run("fault", l.fault)
 	t.Run("pod", l.pod)
 	t.Run("image", l.image)
 }
@@ -284,6 +285,17 @@ func (l *lab) check(t *testing.T) {
 		if (want == "") != (err == nil) || !strings.Contains(string(out), want) {
 			t.Errorf("%s: %v: %s, want %q", image, err, out, want)
 		}
+	}
+}
+
+// fault: a program in a container meets a fault.
+func (l *lab) fault(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	options := []string{"--device", "softrnic.dev/rnic=0", "--env", "SOFTRNIC_FAULT=reg_mr=ENOMEM"}
+	out, err := l.container(ctx, "bookworm", client, options, "ibv_rc_pingpong", "-g", "0").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "Couldn't register MR") {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 
