@@ -18,6 +18,7 @@ import (
 // verbs.Clock.
 var machineTime = map[string]string{
 	"link/clock":                    "it is the machine's clock",
+	"link/fabric":                   "it is the clock of a simulation",
 	"link/idle":                     "it measures how long a processor spins",
 	"link/internal/station":         "it draws MAC addresses of the machine",
 	"link/internal/vnet":            "its file descriptors are the kernel's",

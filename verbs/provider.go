@@ -109,8 +109,8 @@ type ProviderQP interface {
 	// PostRecv is the doorbell of the receive queue: new work requests are at its end.
 	PostRecv()
 	// Placed is called when QPHandle.Placing or PlacingFull becomes false, and when QPHandle.Fetch or
-	// Update has a result. The provider sends what waited for it. If failed is not nil, data has not arrived,
-	// and the provider ends the connection as for memory that faults.
+	// Update has a result. The provider sends what waited for it. If failed is not nil, data has not
+	// arrived, and the provider ends the connection as for memory that faults.
 	Placed(failed *PlaceError)
 	// Counters returns a snapshot of the QP's counters, by name; nil without counters.
 	Counters() map[string]uint64

@@ -178,7 +178,8 @@ those of payload: 40 Gbit/s are at most 37.0 of it. The statistics are of the se
 		}
 		slices.Sort(lengths)
 		n := len(lengths)
-		text += fmt.Sprintf("| %d | %v | %.2f | %.2f to %.2f | %.4f | %.0f, %.0f, %.0f | %d | %d | %s |\n", c.senders, c.until, s.sum, s.least, s.most, s.jain,
+		text += fmt.Sprintf("| %d | %v | %.2f | %.2f to %.2f | %.4f | %.0f, %.0f, %.0f | %d | %d | %s |\n", c.senders, c.until,
+			s.sum, s.least, s.most, s.jain,
 			lengths[n/2], lengths[n*9/10], lengths[n-1], r.Packets.Dropped, r.Packets.Pauses, c.paper)
 		if s.sum < 34 || s.jain < 0.9 || r.Packets.Dropped > 0 || r.Flows.Failed > 0 || q.Flows.Failed > 0 {
 			t.Errorf("%d senders: %+v, %+v", c.senders, s, r)
@@ -198,7 +199,8 @@ average of the second half.
 		set                           []string
 	}{
 		{"a", "1.5 ms, 150 kB (QCN's)", "all above 40 kB", "the flows do not converge",
-			[]string{"rdma.dcqcn.rpg_time_reset=1.5ms", "rdma.dcqcn.rpg_byte_reset=150kB", "switch.ecn.min=40kB", "switch.ecn.max=40kB", "switch.ecn.p=1"}},
+			[]string{"rdma.dcqcn.rpg_time_reset=1.5ms", "rdma.dcqcn.rpg_byte_reset=150kB", "switch.ecn.min=40kB",
+				"switch.ecn.max=40kB", "switch.ecn.p=1"}},
 		{"b", "55 µs, 10 MB", "all above 40 kB", "they converge",
 			[]string{"switch.ecn.min=40kB", "switch.ecn.max=40kB", "switch.ecn.p=1"}},
 		{"c", "1.5 ms, 150 kB", "RED 5 to 200 kB", "better than a",
@@ -213,7 +215,8 @@ average of the second half.
 		}
 		half := float64(len(bins) / 2)
 		differences = append(differences, s.difference)
-		text += fmt.Sprintf("| %s | %s | %s | %.2f | %.2f | %.2f | %s |\n", c.name, c.increases, c.marks, first/half, second/half, s.difference, c.paper)
+		text += fmt.Sprintf("| %s | %s | %s | %.2f | %.2f | %.2f | %s |\n", c.name, c.increases, c.marks,
+			first/half, second/half, s.difference, c.paper)
 		if r.Packets.Dropped > 0 || r.Flows.Failed > 0 {
 			t.Errorf("%s: %+v", c.name, r)
 		}
@@ -264,7 +267,8 @@ completion, on average of two seeds. By flow, the hash has addresses and ports, 
 			}
 			times = append(times, sum/seeds)
 		}
-		text += fmt.Sprintf("| %s | %s | %.2f | %.2f | %.2f | %+.0f %% |\n", c.name, c.ecmp, times[0], times[1], times[2], 100*(times[2]/times[0]-1))
+		text += fmt.Sprintf("| %s | %s | %.2f | %.2f | %.2f | %+.0f %% |\n", c.name, c.ecmp,
+			times[0], times[1], times[2], 100*(times[2]/times[0]-1))
 		if c.ecmp != "spray" && times[2] > 0.8*times[0] {
 			t.Errorf("%+v: %.2f ms with 1, 4 and 16 QPs: more are to take less time", c, times)
 		}

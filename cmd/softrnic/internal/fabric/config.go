@@ -221,7 +221,8 @@ func (c *config) complete() error {
 		for i, class := range p.Classes {
 			checks = append(checks, check{fmt.Sprintf("switch.pfc.classes[%d]", i), float64(class), 0, 7})
 		}
-		checks = append(checks, check{"switch.pfc.xoff", float64(p.Xoff), 1, 1 << 30}, check{"switch.pfc.xon", float64(p.Xon), 0, float64(p.Xoff)},
+		checks = append(checks, check{"switch.pfc.xoff", float64(p.Xoff), 1, 1 << 30},
+			check{"switch.pfc.xon", float64(p.Xon), 0, float64(p.Xoff)},
 			check{"switch.pfc.headroom", float64(p.Headroom), 0, 1 << 30})
 	}
 	if len(s.Weights) > 8 {

@@ -110,7 +110,8 @@ func TestWrongValues(t *testing.T) {
 
 // TestQuantities: values have the units of the documentation.
 func TestQuantities(t *testing.T) {
-	for text, want := range map[any]int64{int64(4096): 4096, "4096": 4096, "64KiB": 65536, "1.5MB": 1500000, "5 kB": 5000, "2G": 2e9, "1B": 1} {
+	for text, want := range map[any]int64{int64(4096): 4096, "4096": 4096, "64KiB": 65536,
+		"1.5MB": 1500000, "5 kB": 5000, "2G": 2e9, "1B": 1} {
 		var s size
 		if err := s.UnmarshalTOML(text); err != nil || int64(s) != want {
 			t.Errorf("size %v: %v, %v", text, s, err)
@@ -122,7 +123,8 @@ func TestQuantities(t *testing.T) {
 			t.Errorf("rate %v: %v, %v", text, r, err)
 		}
 	}
-	for text, want := range map[any]time.Duration{"10us": 10 * time.Microsecond, "0.5": time.Second / 2, 1e-6: time.Microsecond, int64(2): 2 * time.Second} {
+	for text, want := range map[any]time.Duration{"10us": 10 * time.Microsecond, "0.5": time.Second / 2, 1e-6: time.Microsecond,
+		int64(2): 2 * time.Second} {
 		var d duration
 		if err := d.UnmarshalTOML(text); err != nil || time.Duration(d) != want {
 			t.Errorf("duration %v: %v, %v", text, time.Duration(d), err)

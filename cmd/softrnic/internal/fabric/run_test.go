@@ -67,7 +67,8 @@ func TestWorkloads(t *testing.T) {
 				if c.flows == 0 {
 					c.flows, c.bytes = s.Flows.Planned, s.Bytes
 				}
-				if s.Flows.Planned == 0 || s.Flows.Done != c.flows || s.Flows.Planned != c.flows || s.Bytes != c.bytes || s.Corrupt != 0 || !s.Verified {
+				if s.Flows.Planned == 0 || s.Flows.Done != c.flows || s.Flows.Planned != c.flows || s.Bytes != c.bytes ||
+					s.Corrupt != 0 || !s.Verified {
 					t.Errorf("%+v, %d bytes, %d corrupt: want %d flows and %d bytes", s.Flows, s.Bytes, s.Corrupt, c.flows, c.bytes)
 				}
 				if s.Slowdown.P50 < 0.98 || s.Digest == "" || s.Packets.Dropped > 0 {
@@ -105,7 +106,8 @@ func TestVerify(t *testing.T) {
 func TestLosses(t *testing.T) {
 	for _, set := range []string{"rdma.selective_repeat=true", "rdma.selective_repeat=false"} {
 		s := summaryOf(t, "--topology=star:hosts=5", "--workload=incast:size=500kB", "--set=switch.queue=200kB", "--verify", "--set", set)
-		if s.Flows.Done != 4 || s.Packets.Dropped == 0 || s.Corrupt > 0 || s.Counters["completer_retry_err"]+s.Counters["selective_repeats"] == 0 {
+		if s.Flows.Done != 4 || s.Packets.Dropped == 0 || s.Corrupt > 0 ||
+			s.Counters["completer_retry_err"]+s.Counters["selective_repeats"] == 0 {
 			t.Errorf("%s: %+v", set, s)
 		}
 	}
@@ -113,7 +115,8 @@ func TestLosses(t *testing.T) {
 
 // TestIdeal: a flow alone takes the ideal time.
 func TestIdeal(t *testing.T) {
-	for _, topology := range []string{"star:hosts=2", "dumbbell:hosts=2,uplink_rate=10G", "leaf-spine:leaves=2,hosts=2,spines=3,uplink_rate=400G",
+	for _, topology := range []string{"star:hosts=2", "dumbbell:hosts=2,uplink_rate=10G",
+		"leaf-spine:leaves=2,hosts=2,spines=3,uplink_rate=400G",
 		"fat-tree:k=4"} {
 		for _, workload := range []string{"incast:senders=1,size=1", "incast:senders=1,size=4097", "incast:senders=1,size=1MB",
 			"storage:clients=1,servers=1,reads=1,size=10", "storage:clients=1,servers=1,reads=1,size=1MB",
@@ -128,8 +131,8 @@ func TestIdeal(t *testing.T) {
 	}
 }
 
-// TestSameSeed: a seed gives the same digest and the same files, whatever GOMAXPROCS is. Samples and
-// captures change nothing.
+// TestSameSeed: a seed gives the same digest and the same files, whatever GOMAXPROCS is. Samples
+// and captures change nothing.
 func TestSameSeed(t *testing.T) {
 	dir := t.TempDir()
 	run := func(name string, args ...string) (digest string, files [3]string) {
@@ -182,8 +185,12 @@ func TestFailures(t *testing.T) {
 		{leafSpine, "cable-down:node=host1,at=20us,for=100us", func(s *summary) bool { return s.Packets.Lost > 0 && s.FCT.Max > 120 }},
 		{leafSpine, "switch-restart:node=spine1,at=20us,for=100us", func(s *summary) bool { return s.Packets.Lost > 0 }},
 		{leafSpine, "bit-errors:node=leaf1,peer=spine0,rate=1e-6,at=0", func(s *summary) bool { return s.Packets.Lost > 0 }},
-		{star, "pfc-storm:node=host5,at=20us,for=2ms", func(s *summary) bool { return s.FCT.Max > 2000 && s.FCT.P50 < 100 && s.Packets.Lost == 0 }},
-		{star, "slow-host:node=host5,share=0.25,at=0", func(s *summary) bool { return s.Slowdown.Max > 3.5 && s.Slowdown.Max < 4.5 && s.Slowdown.P50 < 1.1 }},
+		{star, "pfc-storm:node=host5,at=20us,for=2ms", func(s *summary) bool {
+			return s.FCT.Max > 2000 && s.FCT.P50 < 100 && s.Packets.Lost == 0
+		}},
+		{star, "slow-host:node=host5,share=0.25,at=0", func(s *summary) bool {
+			return s.Slowdown.Max > 3.5 && s.Slowdown.Max < 4.5 && s.Slowdown.P50 < 1.1
+		}},
 	} {
 		t.Run(c.failure, func(t *testing.T) {
 			s := summaryOf(t, c.topology, "--workload=permutation:size=1MB,shift=4", "--failure", c.failure, "--verify",
@@ -193,7 +200,8 @@ func TestFailures(t *testing.T) {
 			}
 		})
 	}
-	s := summaryOf(t, "--topology=star:hosts=3", "--workload=incast:size=1MB", "--failure=cable-down:node=host1,at=20us", "--set=rdma.timeout=1")
+	s := summaryOf(t, "--topology=star:hosts=3", "--workload=incast:size=1MB", "--failure=cable-down:node=host1,at=20us",
+		"--set=rdma.timeout=1")
 	if s.Flows.Done != 1 || s.Flows.Failed != 1 || s.Failures["RETRY_EXC_ERR"] != 1 {
 		t.Errorf("%+v", s)
 	}

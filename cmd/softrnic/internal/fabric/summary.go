@@ -105,7 +105,8 @@ func quantile(sorted []float64, share float64) float64 {
 func (r *run) summarize() *summary {
 	s := &summary{Topology: r.cfg.Topology.Kind, Hosts: len(r.nodes), Switches: len(r.net.Topology.Switches),
 		Cables: len(r.nodes) + len(r.net.Topology.Cables), Seed: r.cfg.Seed, Virtual: micro(r.now()), Real: r.wall.Seconds(),
-		Counters: map[string]uint64{"completer_retry_err": 0, "selective_repeats": 0, "tail_probes": 0, "np_cnp_sent": 0, "out_of_seq_request": 0},
+		Counters: map[string]uint64{"completer_retry_err": 0, "selective_repeats": 0, "tail_probes": 0,
+			"np_cnp_sent": 0, "out_of_seq_request": 0},
 		Verified: r.verify, Packets: r.f.Counters(), Digest: r.digest, Imbalance: r.imbalances()}
 	s.Flows.Planned = r.planned
 	ideal := newIdeals(r)
@@ -263,7 +264,8 @@ func (s *summary) print(out io.Writer) {
 	}
 	c := s.Packets
 	line("packets", "%d sent, %d delivered, %d dropped, %d lost on cables", c.Sent, c.Delivered, c.Dropped, c.Lost)
-	line("repeats", "%d times from a packet on, %d single packets, %d probes", s.Counters["completer_retry_err"], s.Counters["selective_repeats"],
+	line("repeats", "%d times from a packet on, %d single packets, %d probes", s.Counters["completer_retry_err"],
+		s.Counters["selective_repeats"],
 		s.Counters["tail_probes"])
 	line("congestion", "%d packets marked, %d CNPs, %d pauses", c.Marked, s.Counters["np_cnp_sent"], c.Pauses)
 	if s.MaxQueue > 0 {
