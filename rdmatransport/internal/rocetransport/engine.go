@@ -158,7 +158,6 @@ type qp struct {
 
 	hasBacklog      bool // path is a stack.Backlogged
 	isDelayed       bool // it is on the engine's stack of delayed QPs
-	lacksRoom       bool // responses were dropped while a backend was slow
 	corkedSincePoll bool // a request was corked since an application last polled
 
 	e        *Engine

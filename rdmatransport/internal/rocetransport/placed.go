@@ -12,8 +12,7 @@ func (q *qp) Placed(failed *verbs.PlaceError) {
 	switch {
 	case !receives(q.h.State()):
 	case failed == nil:
-		if q.lacksRoom && !q.h.PlacingFull() {
-			q.lacksRoom = false
+		if !q.h.PlacingFull() {
 			q.sending.OnRoom()
 		}
 		q.sendAllNow()

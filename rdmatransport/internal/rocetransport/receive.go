@@ -124,7 +124,9 @@ func (q *qp) receive(port uint8, d *stack.Datagram, pkt *wire.Packet) {
 		return
 	case q.h.PlacingFull() && (!info.Response() || info.Read()):
 		// Lost, until the backend has taken more of what was received.
-		q.lacksRoom = q.lacksRoom || info.Response()
+		if info.Response() {
+			q.sending.OnResponseDropped()
+		}
 		return
 	case q.service == wire.UD:
 		q.receiveDatagram(d, pkt)

@@ -9,8 +9,9 @@ type reads struct {
 }
 
 type bounds struct {
-	last []uint32 // last PSN of each request packet, oldest first
-	sent int      // number of outstanding ones; the rest must be retransmitted after going back
+	last    []uint32 // last PSN of each request packet, oldest first
+	sent    int      // number of outstanding ones; the rest must be retransmitted after going back
+	dropped bool     // this side had no room for a response
 }
 
 func (r *reads) reset() { r.bounds = nil }
