@@ -93,7 +93,7 @@ func TestErrorsAreOneLineWithTheirExitCode(t *testing.T) {
 	}{
 		{"bogus", 2,
 			"unexpected argument bogus: the commands are demo, devinfo, pingpong, rping, mckey, nc, proxy, nvme, nfs, perf, serve, switch, " +
-				"conform, trace, top, key, peers, impair, fault, hub, run, cdi, kubernetes (softrnic --help explains)"},
+				"conform, trace, top, key, peers, impair, fault, fabric, hub, run, cdi, kubernetes (softrnic --help explains)"},
 		{"pingpong bogus", 2, "unexpected argument bogus: the commands are rc, uc, ud, srq, xsrq (softrnic pingpong --help explains)"},
 		{"demo --bogus", 2, "--bogus"},
 		{"demo --size x", 2, "--size"},

@@ -86,3 +86,25 @@ func (r *reads) resume() {
 		r.bounds.sent = len(r.last)
 	}
 }
+
+// OnResponseDropped is called when this side has no room for a READ response.
+func (s *State) OnResponseDropped() {
+	if b := s.reads.bounds; b != nil {
+		b.dropped = true
+	}
+}
+
+// OnRoom retransmits everything from una on, if this side has dropped responses for which it had no
+// room. That is no retry: the peer is not late, and nothing was lost on the way.
+func (s *State) OnRoom() {
+	b := s.reads.bounds
+	if b == nil || !b.dropped {
+		return
+	}
+	b.dropped = false
+	if s.flight.idle() || s.alarm.isSet(RNRWaitEnd) || s.mode.is(Failed) {
+		return
+	}
+	s.rewind()
+	s.change(onTimeout)
+}
