@@ -18,8 +18,8 @@ import (
 //	lib/softrnic/lib*.so.*      found by softrnic run, and by LD_LIBRARY_PATH
 //	lib/softrnic/lib*/          vendors' libraries, for machines that lack them
 //	lib/softrnic/lib*.so        for linkers and programs that load them by this name
-//	lib/softrnic/softrnic-namespace     for softrnic run
 //	lib/softrnic/names/         the same for containers, with ld.so.preload
+//	lib/softrnic/softrnic-namespace  the program of softrnic run in a mount namespace
 //	lib/softrnic/pkgconfig/     for PKG_CONFIG_PATH; the headers are the system's
 func install(prefix string, engine bool) error {
 	prefix, err := filepath.Abs(prefix)

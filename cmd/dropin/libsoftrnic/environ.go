@@ -16,7 +16,9 @@ import (
 
 // inheritEnvironment gives Go the environment that C has now. Go has read the strings with which
 // the process began. The program may have called setenv since, and servers such as Valkey write
-// their title over those strings, after they have copied them.
+// their title over those strings, after they have copied them. A variable of SoftRNIC that C no
+// longer has stays, as servers such as nginx keep few variables. As with getenv, no other thread may
+// change the environment meanwhile. Setenv sets a variable in C too, to the value that it has there.
 func inheritEnvironment() {
 	now := map[string]string{}
 	for p := C.environ; p != nil && *p != nil; p = (**C.char)(unsafe.Add(unsafe.Pointer(p), unsafe.Sizeof(*p))) {
@@ -27,10 +29,11 @@ func inheritEnvironment() {
 	}
 	for _, e := range os.Environ() {
 		name, value, _ := strings.Cut(e, "=")
-		if is, ok := now[name]; !ok {
-			_ = os.Unsetenv(name) // C has none
-		} else if is == value {
+		switch is, ok := now[name]; {
+		case ok && is == value:
 			delete(now, name)
+		case !ok && !strings.HasPrefix(name, "SOFTRNIC_") && name != "XDG_RUNTIME_DIR":
+			_ = os.Unsetenv(name)
 		}
 	}
 	for name, value := range now {

@@ -66,8 +66,8 @@ func main() {
 	os.Exit(namespace.NotRun(namespace.Exec(program, os.Environ())))
 }
 
-// mountFiles mounts a file system in memory on a directory. Nothing is left of it if the process
-// is killed.
+// mountFiles mounts a file system in memory on a directory. Its files are gone when the
+// process is killed.
 func mountFiles(files string) (*os.File, error) {
 	// Mounts here must not be visible outside. A new user namespace guarantees that itself.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
@@ -77,7 +77,7 @@ func mountFiles(files string) (*os.File, error) {
 	if err := unix.Mount("softrnic", class, "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755"); err != nil {
 		return nil, fmt.Errorf("mount on %s: %w", class, err)
 	}
-	if err := unix.Unmount(class, 0); err != nil { // it was a trial
+	if err := unix.Unmount(class, 0); err != nil { // it was a trial: softrnic run can still preload a library instead
 		return nil, fmt.Errorf("unmount %s: %w", class, err)
 	}
 	if err := unix.Mount("softrnic", files, "tmpfs", unix.MS_NOSUID, "mode=755"); err != nil {

@@ -22,7 +22,8 @@ func Exec(program, env []string) error {
 }
 
 // AsScript returns the command line of a shell that runs a file which the kernel does not, as it
-// has no line with #!. POSIX's execvp does so too, and thus env and sudo.
+// has no line with #!, or is for another processor. POSIX's execvp does so too, and thus env and
+// sudo.
 func AsScript(file string, program []string) []string {
 	return append([]string{"/bin/sh", file}, program[1:]...)
 }

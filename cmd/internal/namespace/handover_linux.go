@@ -43,15 +43,18 @@ type MountError string
 func (e MountError) Error() string { return string(e) }
 
 // Directory waits for the directory that the program has mounted. The error is a MountError if it
-// may not mount.
+// may not mount, and io.EOF if it has ended.
 func (o Outside) Directory() (*os.File, error) {
 	message := make([]byte, longest)
 	n, fds, err := ring.Receive(o.conn, message)
-	if err == nil && len(fds) == 1 && n == 1 && message[0] == directory {
+	if err != nil {
+		return nil, err
+	}
+	if len(fds) == 1 && n == 1 && message[0] == directory {
 		return os.NewFile(uintptr(fds[0]), "files"), nil
 	}
 	ring.CloseAll(fds)
-	return nil, reason(message[:n], err)
+	return nil, reason(message[:n])
 }
 
 // Created says that the files are there, and waits until the program runs or has ended. Its exit
@@ -59,25 +62,25 @@ func (o Outside) Directory() (*os.File, error) {
 func (o Outside) Created() error {
 	message := make([]byte, longest)
 	_, err := o.conn.Write([]byte{0})
-	n := 0
-	if err == nil {
-		n, err = o.conn.Read(message)
+	if err != nil {
+		return nil
 	}
+	n, err := o.conn.Read(message)
 	if n == 0 || err != nil {
 		return nil // exec has closed the socket
 	}
-	return reason(message[:n], nil)
+	return reason(message[:n])
 }
 
+// Close closes the socket. The other side waits no longer.
 func (o Outside) Close() error { return o.conn.Close() }
+func (i Inside) Close() error  { return i.conn.Close() }
 
 // reason returns the error in a message.
-func reason(message []byte, err error) error {
+func reason(message []byte) error {
 	switch {
-	case err != nil:
-		return err
 	case len(message) == 0:
-		return errors.New("the program in the namespace has ended")
+		return io.EOF
 	case message[0] == noMount:
 		return MountError(message[1:])
 	case message[0] == failed:

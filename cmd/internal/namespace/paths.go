@@ -6,7 +6,7 @@ package namespace
 // small, because it starts with each program.
 const Program = "softrnic-namespace"
 
-// The directories that get entries, below the root. Paths have no slash at the begin.
+// The directories that get entries, below the root. Paths have no slash at the beginning.
 const (
 	Class    = "sys/class"
 	Devices  = "sys/devices"

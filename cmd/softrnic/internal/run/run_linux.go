@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -80,10 +82,9 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) (err error) {
 		if c.Sysfs == "on" || why == nil {
 			why = c.unshared(e, &cfg, command, libs, env)
 		}
-		var refused namespace.MountError
 		switch {
-		case !errors.As(why, &refused):
-			return why
+		case !errors.As(why, new(namespace.MountError)):
+			return why // the program has run, or something else is wrong
 		case c.Sysfs == "on":
 			return fmt.Errorf("--sysfs on: %w", why)
 		}
@@ -106,7 +107,7 @@ func notRun(err error) error { return cli.ExitStatus(namespace.NotRun(err)) }
 func losesByUnsharing() error {
 	switch caps, err := effectiveCapabilities(); {
 	case err != nil:
-		return err
+		return namespace.MountError(err.Error())
 	case caps != 0 && !hasCapability(unix.CAP_SYS_ADMIN):
 		return namespace.MountError("this user has capabilities that a user namespace would take, and not CAP_SYS_ADMIN")
 	}
@@ -116,9 +117,13 @@ func losesByUnsharing() error {
 // unshared runs the program in new namespaces, which a small program prepares. The error is a
 // namespace.MountError if this user may not have the namespaces.
 func (c *Command) unshared(e *cli.Env, cfg *dropin.Config, command, libs string, env []string) (err error) {
-	files, remove, err := newTree(os.TempDir()) // where a file system in memory is mounted
+	program := filepath.Join(libs, namespace.Program)
+	if _, err := os.Stat(program); err != nil {
+		return fmt.Errorf("--libs: %w (go run ./cmd/dropin/build makes it)", err)
+	}
+	files, remove, err := newTree(os.TempDir()) // not /dev/shm: /dev is mounted with all that is in it
 	if err != nil {
-		return err
+		return namespace.MountError("a directory for the devices' files: " + err.Error())
 	}
 	defer remove()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -137,19 +142,23 @@ func (c *Command) unshared(e *cli.Env, cfg *dropin.Config, command, libs string,
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(filepath.Join(libs, namespace.Program), append([]string{strconv.Itoa(theirs),
-		filepath.Join(libs, dropin.SysfsLibrary), command, files}, c.Program...)...)
+	cmd := exec.Command(program, append([]string{strconv.Itoa(theirs), filepath.Join(libs, dropin.SysfsLibrary), command, files},
+		c.Program...)...)
 	cmd.Env, cmd.SysProcAttr = env, ownNamespaces()
 	p, err := start(e, cmd)
 	_ = unix.Close(theirs)
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return err
-	case err != nil:
-		return namespace.MountError("this user may make no mount namespace: " + err.Error())
+	if err != nil {
+		return namespace.MountError("no program in a mount namespace: " + err.Error())
 	}
 	mounted, err := inside.Directory()
-	if err != nil {
+	switch {
+	case errors.Is(err, io.EOF): // a filter of system calls may have ended it, or the user
+		ended := p.wait()
+		if slices.Contains(endedByUser, ended) {
+			return ended
+		}
+		return namespace.MountError(fmt.Sprint("the program in the mount namespace has ended: ", ended))
+	case err != nil:
 		p.kill()
 		return err
 	}
@@ -162,17 +171,22 @@ func (c *Command) unshared(e *cli.Env, cfg *dropin.Config, command, libs string,
 	prepared := make(chan error, 1)
 	go func() { prepared <- t.create(inside, "/proc/self/fd/"+strconv.Itoa(int(mounted.Fd()))) }()
 	ended := p.wait()
-	_ = inside.Close() // create waits no longer
-	if err := errors.Join(<-prepared, t.of.Close()); err != nil {
-		return err
+	_ = inside.Close()                 // create waits no longer
+	if err := <-prepared; err != nil { // and the exit status is that of the program which has said why
+		return errors.Join(err, t.of.Close())
 	}
-	return ended
+	return errors.Join(ended, t.of.Close())
 }
+
+// endedByUser are the exit statuses of a program that its user has ended.
+var endedByUser = []error{cli.ExitStatus(statusSignal + int(syscall.SIGINT)), cli.ExitStatus(statusSignal + int(syscall.SIGTERM)),
+	cli.ExitStatus(statusSignal + int(syscall.SIGHUP)), cli.ExitStatus(statusSignal + int(syscall.SIGQUIT))}
 
 // create creates the files below root, lets the program in the namespace go on, and keeps the files
 // as the devices are.
 func (t *tree) create(inside namespace.Outside, root string) error {
 	if err := t.write(root); err != nil {
+		_ = inside.Close() // the program waits for the files
 		return fmt.Errorf("create the devices' files: %w", err)
 	}
 	if err := inside.Created(); err != nil {

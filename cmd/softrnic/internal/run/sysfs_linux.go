@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"iter"
 	"maps"
@@ -280,7 +281,10 @@ func writeFile(file, text string, mode fs.FileMode) error {
 	// An os.File of each of some hundred files would be offered to the runtime's poller first.
 	fd, err := unix.Open(file, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC, uint32(mode))
 	if err == nil {
-		_, err = unix.Write(fd, []byte(text))
+		n := 0
+		if n, err = unix.Write(fd, []byte(text)); err == nil && n < len(text) {
+			err = io.ErrShortWrite
+		}
 		err = errors.Join(err, unix.Fchmod(fd, uint32(mode)), unix.Close(fd))
 	}
 	if err != nil {
