@@ -41,7 +41,8 @@ func (o *Port) SetBitErrors(rate float64) error {
 
 // damaged says whether a frame on the cable has a wrong bit. Then it is lost.
 func (o *Port) damaged(p *packet) bool {
-	if o.bitErrors == 0 || o.f.random.Float64() >= -math.Expm1(float64(8*p.size)*math.Log1p(-o.bitErrors)) {
+	const around = 20 // preamble and gap, in p.size
+	if o.bitErrors == 0 || o.f.random.Float64() >= -math.Expm1(float64(8*(p.size-around))*math.Log1p(-o.bitErrors)) {
 		return false
 	}
 	o.counters.Lost++

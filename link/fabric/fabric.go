@@ -98,7 +98,7 @@ type ECMP uint8
 
 // The ways to choose.
 const (
-	HashFlow ECMP = iota // by addresses, protocol and ports
+	HashFlow ECMP = iota // by addresses and ports
 	HashQP               // by the destination QP too
 	Spray                // at random for each packet
 )

@@ -144,17 +144,17 @@ func mix(h uint32) uint32 {
 }
 
 // mark sets Congestion Experienced (RFC 3168) if the packet's transport knows ECN. It returns false
-// if not.
+// if not, or if an earlier switch has set it.
 func (p *packet) mark() bool {
 	switch p.ip {
 	case 4:
-		if p.frame[15]&3 == 0 {
+		if ecn := p.frame[15] & 3; ecn == 0 || ecn == 3 {
 			return false
 		}
 		p.frame[15] |= 3
 		checksum.PutIPv4(p.frame[14 : 14+20])
 	case 6:
-		if p.frame[15]>>4&3 == 0 {
+		if ecn := p.frame[15] >> 4 & 3; ecn == 0 || ecn == 3 {
 			return false
 		}
 		p.frame[15] |= 0x30

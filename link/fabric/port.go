@@ -17,7 +17,7 @@ type Port struct {
 
 	perByte, delay instant
 	down           bool
-	cuts           uint32 // how often the cable was cut
+	cuts           uint32 // how often the cable was cut and mended
 
 	queues  [classes]queue
 	waiting uint8        // classes with packets
@@ -48,7 +48,7 @@ type PortCounters struct {
 	Marked         uint64 // with Congestion Experienced
 	Lost           uint64 // on a cable that was down, or with a wrong bit
 	Pauses         uint64 // times that the peer has paused a class
-	MaxQueue       int    // most bytes in all queues
+	MaxQueue       int    // most bytes in one queue
 }
 
 // Counters returns the port's counters.
@@ -285,9 +285,7 @@ func (o *Port) SetDown(down bool) {
 	}
 	o.down, o.peer.down = down, down
 	for _, p := range []*Port{o, o.peer} {
-		if down {
-			p.cuts++
-		}
+		p.cuts++ // also when it is mended: what was sent meanwhile is lost too
 		p.paused, p.pausing = 0, 0
 		p.arm()
 	}

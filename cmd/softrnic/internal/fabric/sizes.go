@@ -20,8 +20,8 @@ type distribution []struct{ bytes, p float64 }
 func readDistribution(in io.Reader) (d distribution, err error) {
 	err = readTable(in, 2, func(row []string) error {
 		bytes, err := strconv.ParseFloat(row[0], 64)
-		if err != nil || !(bytes >= 1 && bytes <= 1<<44) {
-			return fmt.Errorf("%q is no number of bytes from 1 on", row[0])
+		if err != nil || !(bytes >= 0 && bytes <= 1<<44) {
+			return fmt.Errorf("%q is no number of bytes", row[0])
 		}
 		p, err := strconv.ParseFloat(row[1], 64)
 		if err != nil || !(p >= 0 && p <= 1) {
@@ -59,7 +59,7 @@ func (d distribution) draw(random *rand.Rand) int64 {
 	})
 	switch {
 	case i == 0:
-		return int64(d[0].bytes)
+		return max(1, int64(d[0].bytes))
 	case i == len(d): // not reached: p is less than 1
 		i--
 	}
