@@ -141,3 +141,27 @@ func TestBackendAtomicBeforeSend(t *testing.T) {
 		})
 	}
 }
+
+// TestBackendOfClosedQP: data that has not arrived in its backend when the QP is closed, is not
+// acknowledged.
+func TestBackendOfClosedQP(t *testing.T) {
+	gated(t, 4096, func(p *backs) *store { return p.sb }, func(t *testing.T, g *gates) {
+		a, b := g.p.qa.QP(), g.p.qb.QP()
+		local := g.p.a.reg(make([]byte, 64), everyAccess)
+		for i := range 2 { // the second one is behind what is copied
+			ok(t, a.PostSend(&verbs.SendWR{WRID: uint64(i), Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+				SGList: []verbs.SGE{local.SGE(0, 8)}, RemoteAddr: g.p.mb.Addr() + uint64(2048*i), RKey: g.p.mb.RKey()}))
+		}
+		g.none("a WRITE is complete before its data is there", a.SendCQ())
+		ok(t, b.Close())
+		time.Sleep(time.Minute)
+		var wcs [2]verbs.WC
+		n, err := a.SendCQ().Poll(wcs[:])
+		ok(t, err)
+		for _, wc := range wcs[:n] {
+			if wc.Status == verbs.WCSuccess {
+				t.Errorf("WRITE %d is complete, and its data is lost", wc.WRID)
+			}
+		}
+	})
+}

@@ -134,7 +134,7 @@ func (qp *QP) addJob(j placeJob) (number uint64) {
 	p.jobs = append(p.jobs, j)
 	if !p.running {
 		p.running = true
-		go qp.place()
+		qp.pd.dev.clock.Go(qp.place)
 	}
 	return j.number
 }

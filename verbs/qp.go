@@ -382,9 +382,9 @@ func (qp *QP) destroy() error {
 		qp.mu.Unlock()
 		return err
 	}
+	qp.prov.Destroy() // before the end of data that it has not acknowledged yet
 	qp.endPlacing()
 	qp.endStaging()
-	qp.prov.Destroy()
 	qp.closed = true
 	qp.inlineMR = nil
 	qp.unlock()

@@ -85,7 +85,7 @@ func readsMemory(op WROpcode) bool { return op != RDMARead && !atomicOps.has(op)
 func (qp *QP) resumeStaging() {
 	if qp.hidden() > 0 && !qp.extra.staging.busy {
 		qp.extra.staging.busy = true
-		go qp.stageHidden()
+		qp.pd.dev.clock.Go(qp.stageHidden)
 	}
 }
 

@@ -77,7 +77,7 @@ func (f *Device) Send(qp *verbs.QP, wr *verbs.SendWR, fails bool) (status verbs.
 		case a.acts() && a.sel.nth != 0 && !a.done && a.ofPosts(qp):
 			if a.seen++; a.seen == a.sel.nth {
 				a.done = true
-				go f.actLater(a, qp.Num()) // the QP is locked
+				f.dev.Clock().Go(func() { f.actLater(a, qp.Num()) }) // the QP is locked
 			}
 		case a.kind == onCompletion && a.status != 0 && !fails && a.ofQP(qp) && (a.sel.opcode == "" || a.sel.opcode == opcode) &&
 			possible(a.status, qp.Type(), qp.Transport(), wr.Opcode):

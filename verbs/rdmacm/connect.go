@@ -230,7 +230,7 @@ func (id *ID) Connect(param *ConnParam) error {
 	}
 	if o := id.outcomeLocked("rdma_connect"); o != nil {
 		id.conn, id.state = o.Conn, connecting
-		go id.handle(o)
+		id.ch.clock().Go(func() { id.handle(o) })
 		return nil
 	}
 	conn, err := provider(id.dev).Connect(attr, id.handle)

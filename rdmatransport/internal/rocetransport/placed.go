@@ -32,8 +32,9 @@ func (q *qp) failPlacedResponse(e *verbs.PlaceError) {
 	for q.h.SendLen() > 1 && !hasAnswer(q.h.Send(0).Opcode) {
 		q.h.CompleteSend(verbs.WCWRFlushErr, 0)
 	}
-	q.failSend(verbs.WCLocProtErr)
-	q.sendGathered()
+	// No acknowledgement goes out: the peer's data behind it is dropped too.
+	q.h.CompleteSend(verbs.WCLocProtErr, 0)
+	q.fail()
 }
 
 // failPlacedRequest ends the connection after an error of the memory of a SEND, a WRITE or an
