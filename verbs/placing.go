@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"slices"
 	"sync"
 	"unsafe"
 )
@@ -78,6 +79,7 @@ const (
 // heldWC is a completion that waits for data.
 type heldWC struct {
 	cq        *CQ
+	srq       *SRQ // of an XRC QP: it has the CQ, and may be closed before the QP
 	wc        WC
 	solicited bool
 	quiet     bool   // it is of an unsignaled request, so that only an error is reported
@@ -329,7 +331,11 @@ func (qp *QP) placed(j *placeJob) {
 // arrived.
 func (qp *QP) holdRecv(cq *CQ, wc *WC, solicited bool) {
 	p := qp.extra.placing
-	p.held = append(p.held, heldWC{cq: cq, wc: *wc, solicited: solicited, after: max(p.peer, p.own), data: p.peer})
+	h := heldWC{cq: cq, wc: *wc, solicited: solicited, after: max(p.peer, p.own), data: p.peer}
+	if qp.xrcd != nil {
+		h.srq = qp.srq
+	}
+	p.held = append(p.held, h)
 }
 
 // holdSend does the same for a send request.
@@ -337,6 +343,13 @@ func (qp *QP) holdSend(wr *SendWR, wc *WC) {
 	p := qp.extra.placing
 	quiet := wr.Flags&SendSignaled == 0 && !qp.init.SQSigAll
 	p.held = append(p.held, heldWC{cq: qp.init.SendCQ, wc: *wc, quiet: quiet, length: wr.length, after: max(p.peer, p.own), data: p.own})
+}
+
+// dropHeldOf drops the completions of an SRQ that is closed.
+func (qp *QP) dropHeldOf(s *SRQ) {
+	if x := qp.extra; x != nil && x.placing != nil {
+		x.placing.held = slices.DeleteFunc(x.placing.held, func(h heldWC) bool { return h.srq == s })
+	}
 }
 
 // holdCount keeps a count of the peer's operations.

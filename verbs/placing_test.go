@@ -186,6 +186,31 @@ func TestCountedWhenPlaced(t *testing.T) {
 	})
 }
 
+// TestXRCSRQGoesWhilePlacing: an SRQ is closed, and its CQ, while the data of a message for it is
+// on its way to a backend. The completion is dropped.
+func TestXRCSRQGoesWhilePlacing(t *testing.T) {
+	gated(t, func(t *testing.T, r *rig, g gate, mr *verbs.MR) {
+		x := must(r.dev.OpenXRCD(nil, 0))(t)
+		target := r.l.qps[must(x.CreateQP(&verbs.QPInitAttr{Type: verbs.XRCRecv}))(t).Num()]
+		cq := must(r.dev.CreateCQ(1, nil))(t)
+		srq := must(r.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 1, MaxSGE: 1}, XRCD: x, CQ: cq}))(t)
+		postIDs(t, srq, 1)
+		target.locked(func() {
+			if target.SelectSRQ(srq.Num()) == nil || target.Recv() == nil {
+				t.Fatal("the QP gets no request")
+			}
+			target.Place(mr, 0, make([]byte, 8), verbs.PlaceRecv, 0)
+			target.CompleteRecv(&verbs.WC{Opcode: verbs.WCRecv}, false)
+		})
+		check(t, srq.Close())
+		check(t, cq.Close())
+		g.pass(nil)
+		if n, err := cq.Poll(make([]verbs.WC, 1)); n != 0 || !errors.Is(err, verbs.ErrClosed) {
+			t.Errorf("%d completions, %v", n, err)
+		}
+	})
+}
+
 // pinned is a backend that allocates its staging memory, which takes the QP's lock.
 type pinned struct {
 	gate

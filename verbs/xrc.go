@@ -163,6 +163,7 @@ func (x *XRCD) remove(s *SRQ) {
 			qp.srq = nil
 			qp.rq.reset()
 		}
+		qp.dropHeldOf(s)
 		qp.unlock()
 	}
 }

@@ -17,8 +17,9 @@ import (
 // inheritEnvironment gives Go the environment that C has now. Go has read the strings with which
 // the process began. The program may have called setenv since, and servers such as Valkey write
 // their title over those strings, after they have copied them. A variable of SoftRNIC that C no
-// longer has stays, as servers such as nginx keep few variables. As with getenv, no other thread may
-// change the environment meanwhile. Setenv sets a variable in C too, to the value that it has there.
+// longer has stays, as servers such as nginx keep few variables. As with getenv, no other thread
+// may change the environment meanwhile. Setenv sets a variable in C too, to the value that it has
+// there.
 func inheritEnvironment() {
 	now := map[string]string{}
 	for p := C.environ; p != nil && *p != nil; p = (**C.char)(unsafe.Add(unsafe.Pointer(p), unsafe.Sizeof(*p))) {

@@ -46,10 +46,10 @@ func (q *qp) failPlacedRequest(e *verbs.PlaceError) {
 		q.sendGathered()
 	}
 	switch {
-	case e.By == verbs.PlaceRemote:
-		q.h.CountRemoteError(verbs.CompCntrRemoteWrite)
-		q.failRecv(q.resp.writeStatus(verbs.WCRemOpErr))
-	case e.By == verbs.PlaceAtomic:
+	case e.By == verbs.PlaceRemote || e.By == verbs.PlaceAtomic:
+		if e.By == verbs.PlaceRemote {
+			q.h.CountRemoteError(verbs.CompCntrRemoteWrite)
+		}
 		q.resp.taken = false // by a message behind it
 		q.failRecv(verbs.WCRemOpErr)
 	case e.Incomplete:
