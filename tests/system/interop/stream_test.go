@@ -67,8 +67,8 @@ func TestStreamPingpong(t *testing.T) {
 	}
 }
 
-// pingpong returns true if a packet of an unreliable service was lost, as rxe loses some on a loaded
-// machine. Both sides then wait for it for ever.
+// pingpong returns true if a packet of an unreliable service was lost, as rxe loses some on a
+// loaded machine. Both sides then wait for it for ever.
 func (l streamLab) pingpong(t *testing.T, service, args string) (again bool) {
 	unreliable := service == "uc" || service == "ud"
 	limit := time.Minute
