@@ -92,19 +92,27 @@ func InjectorOf(d *Device) Injector {
 
 // fault returns the error with which a call of the device fails, or nil.
 func (d *Device) fault(name string) error {
-	if x := d.injection.Load(); x != nil {
-		return x.fail(name, nil)
+	if d.injection.Load() == nil {
+		return nil
 	}
-	return nil
+	return d.injected(name)
 }
+
+// injected is fault with an Injector.
+//
+//go:noinline // so that fault is inlined
+func (d *Device) injected(name string) error { return d.injection.Load().fail(name, nil) }
 
 // faultCall is fault for a call of the QP.
 func (qp *QP) faultCall(name string) error {
-	if x := qp.pd.dev.injection.Load(); x != nil {
-		return x.fail(name, qp)
+	if qp.pd.dev.injection.Load() == nil {
+		return nil
 	}
-	return nil
+	return qp.injectedCall(name)
 }
+
+//go:noinline // so that faultCall is inlined
+func (qp *QP) injectedCall(name string) error { return qp.pd.dev.injection.Load().fail(name, qp) }
 
 // faultKinds has the kinds of errors that programs look for.
 var faultKinds = map[syscall.Errno]error{syscall.EINVAL: ErrInvalid, syscall.ENOMEM: ErrNoMemory, syscall.EBUSY: ErrBusy,
