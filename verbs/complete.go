@@ -59,25 +59,30 @@ func (qp *QP) completeRecv(wc *WC, solicited bool) {
 	if qp.rq.len() == 0 {
 		return
 	}
-	wc.WRID, wc.QPNum = qp.rq.at(0).WRID, qp.num
-	if qp.observed&faulted != 0 {
-		qp.seen(qp.rq.at(0).injected, wc.Status, true)
-	}
-	qp.rq.pop()
+	wr := qp.rq.at(0)
+	wc.WRID, wc.QPNum = wr.WRID, qp.num
 	cq := qp.init.RecvCQ
 	if qp.xrcd != nil {
 		cq = qp.srq.cq
 	}
-	if qp.observed != 0 {
-		if qp.observed&placingData != 0 {
-			qp.holdRecv(cq, wc, solicited)
-			return
-		}
-		if qp.observed&counted != 0 {
-			qp.countCompletion(wc, 0)
-		}
+	isHeld := qp.observed != 0 && qp.observeRecv(wr, cq, wc, solicited)
+	qp.rq.pop()
+	if !isHeld {
+		qp.push(cq, wc, solicited)
 	}
-	qp.push(cq, wc, solicited)
+}
+
+// observeRecv does for a receive request what observeSend does for a send request.
+func (qp *QP) observeRecv(wr *RecvWR, cq *CQ, wc *WC, solicited bool) (isHeld bool) {
+	if qp.observed&faulted != 0 {
+		qp.seen(wr.injected, wc.Status, true)
+	}
+	if isHeld = qp.observed&placingData != 0; isHeld {
+		qp.holdRecv(cq, wc, solicited)
+	} else if qp.observed&counted != 0 {
+		qp.countCompletion(wc, 0)
+	}
+	return isHeld
 }
 
 func (qp *QP) push(cq *CQ, wc *WC, solicited bool) {
