@@ -7,7 +7,8 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/trace"
 )
 
-// program is the command line with this package's command, and that which reads its captures.
+// program is the command line with this package's command, and softrnic trace, which reads its
+// captures.
 var program = clitest.Program(func() any {
 	return new(struct {
 		Fabric Command       `cmd:""`

@@ -135,8 +135,8 @@ func (c *Command) unshared(e *cli.Env, cfg *dropin.Config, command, libs string,
 		return errors.Join(err, unix.Close(pair[1]))
 	}
 	defer inside.Close()
-	// A number of its own is inherited, so that the program gets the descriptors that its caller has
-	// given it.
+	// A number of its own is inherited, so that the program gets the descriptors that its caller
+	// has given it.
 	theirs, err := unix.FcntlInt(uintptr(pair[1]), unix.F_DUPFD, 3)
 	_ = unix.Close(pair[1])
 	if err != nil {
