@@ -199,15 +199,19 @@ func (h *Host) receive(frames []link.Frame) {
 
 // parse returns the datagram of a frame. ok is false if it is none for the host.
 func (h *Host) parse(b []byte) (d stack.Datagram, ok bool) {
-	if len(b) < headers || [6]byte(b) != h.mac || b[12] != 8 || b[13] != 0 || b[ethLen] != 0x45 || b[ethLen+9] != 17 {
+	if len(b) < headers || [6]byte(b) != h.mac {
 		return d, false
 	}
 	ip := b[ethLen:]
+	if isUDP := b[12] == 8 && b[13] == 0 && ip[0] == 0x45 && ip[9] == 17; !isUDP {
+		return d, false
+	}
+	isFragment := ip[6]&0x3f|ip[7] != 0
 	total, length := int(binary.BigEndian.Uint16(ip[2:])), int(binary.BigEndian.Uint16(ip[ipLen+4:]))
 	switch {
 	case binary.BigEndian.Uint16(ip[ipLen+2:]) != stack.RoCEPort || netip.AddrFrom4([4]byte(ip[16:])) != h.cfg.Addr:
 		return d, false
-	case total > len(ip) || total != ipLen+length || length < udpLen || ip[6]&0x3f|ip[7] != 0 || checksum.Sum(ip[:ipLen], 0) != 0xffff:
+	case total > len(ip) || total != ipLen+length || length < udpLen, isFragment, checksum.Sum(ip[:ipLen], 0) != 0xffff:
 		h.counters.malformed.Add(1)
 		return d, false
 	}

@@ -65,6 +65,12 @@ func (x *exchange) side(src netip.Addr, local uint32) int {
 // exchanges: a listener may use one to ask all requesters whether they exist.
 func (x *exchange) begunBy(k exchangeKey) bool { return k.node == x.active && k.id == x.activeID }
 
+// concerns reports whether a message is of the exchange that is known by the other side's ID. The
+// sender's own ID is local, 0 if the message has none.
+func (x *exchange) concerns(local uint32, mine, theirs exchangeKey) bool {
+	return local == 0 || x.begunBy(mine) || x.begunBy(theirs)
+}
+
 // has returns when a message was first seen, from either side. The count is 0 if it was not.
 func (x *exchange) has(t mad.Attr) *seen {
 	s, o := x.at(0, t), x.at(1, t)
@@ -202,7 +208,7 @@ func (a *analysis) exchangeOf(f *frame, m mad.Message, t mad.Attr, local, remote
 	if sidr { // the answer only has the request's ID
 		x = a.exchanges[theirs]
 		mine = theirs
-	} else if y := a.exchanges[theirs]; y != nil && remote != 0 && (local == 0 || y.begunBy(mine) || y.begunBy(theirs)) {
+	} else if y := a.exchanges[theirs]; y != nil && remote != 0 && y.concerns(local, mine, theirs) {
 		if x == nil && local != 0 {
 			a.exchanges[mine] = y
 		}
