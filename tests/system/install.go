@@ -27,7 +27,7 @@ var packages = strings.Fields(`
 
 // packagesOfRoots are also in the root file systems of other releases: what every Debian system
 // has, and what lines of the long run install on Debian 12.
-var packagesOfRoots = strings.Fields("login mount procps mpich libmpich-dev ceph-mon ceph-mgr ceph-osd ceph-common")
+var packagesOfRoots = strings.Fields("git login mount procps mpich libmpich-dev ceph-mon ceph-mgr ceph-osd ceph-common")
 
 // differences are packages that a release has under other names, or besides.
 var differences = map[string]struct {
