@@ -71,8 +71,7 @@ const roCEPort = 4791
 // classify sets what switches and adapters need to know of a packet. It returns false if no host of
 // the fabric is to receive it.
 func (f *Fabric) classify(p *packet) bool {
-	b := p.frame
-	switch {
+	switch b := p.frame; {
 	case len(b) < 14:
 		return false
 	case b[0]&1 != 0:
@@ -85,7 +84,14 @@ func (f *Fabric) classify(p *packet) bool {
 			return false
 		}
 	}
-	ports := 0
+	f.describe(p)
+	return true
+}
+
+// describe sets what follows from a packet's headers and its destination. It has an Ethernet
+// header.
+func (f *Fabric) describe(p *packet) {
+	b, ports := p.frame, 0
 	switch kind := binary.BigEndian.Uint16(b[12:]); {
 	case kind == 0x0800 && len(b) >= 14+20 && b[14] == 0x45:
 		p.ip, p.class = 4, f.classes[b[15]>>2]
@@ -110,13 +116,13 @@ func (f *Fabric) classify(p *packet) bool {
 	}
 	p.flow |= uint64(p.class)<<56 | uint64(uint32(p.to)&0xffffff)<<32
 	if ports == 0 || len(b) < ports+8 {
-		return true
+		return
 	}
 	p.hash = mix(p.hash) ^ binary.BigEndian.Uint32(b[ports:])
 	bth := ports + 8
 	if len(b) < bth+12 || binary.BigEndian.Uint16(b[ports+2:]) != roCEPort {
 		p.flow |= uint64(binary.BigEndian.Uint16(b[ports:])) << 8
-		return true
+		return
 	}
 	qpn := binary.BigEndian.Uint32(b[bth+4:]) & 0xffffff
 	p.first = b[bth] == opAcknowledge || b[bth] == opCNP || b[bth] == opAtomicAcknowledge
@@ -124,7 +130,6 @@ func (f *Fabric) classify(p *packet) bool {
 	if f.cfg.Switch.ECMP == HashQP {
 		p.hash = mix(p.hash) ^ qpn
 	}
-	return true
 }
 
 // Opcodes of the BTH that an adapter sends first.

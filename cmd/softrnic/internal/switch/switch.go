@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/link"
+	"github.com/softrnic/softrnic/link/fabric"
 )
 
 // Switch forwards frames between its ports. A frame for an address that was seen as a source goes
@@ -19,6 +20,7 @@ import (
 // forwards superframes whole if the links on both sides support them, and changes no frame.
 type Switch struct {
 	log   *slog.Logger
+	net   *network // nil: frames take no time from port to port
 	probe probe
 	stop  chan struct{}
 	work  sync.WaitGroup
@@ -37,7 +39,9 @@ const maxPorts = 256
 type port struct {
 	link    link.Link
 	number  int
+	host    *fabric.Host  // its place in the switch's network
 	dropped atomic.Uint64 // frames that the link refused
+	refused atomic.Uint64 // frames of the link that the network did not take
 
 	received, receivedBytes, sent, sentBytes atomic.Uint64
 
@@ -46,11 +50,16 @@ type port struct {
 	blocked atomic.Int64 // until when the port is blocked, in Unix nanoseconds; 0: not blocked
 }
 
-// New returns a switch without ports. It logs added and removed ports to log.
-func New(log *slog.Logger) *Switch {
+// New returns a switch without ports. It logs added and removed ports to log. Frames pass through
+// f, where each port takes the place of a host, unless f is nil.
+func New(log *slog.Logger, f *fabric.Fabric) *Switch {
 	s := &Switch{log: log, stop: make(chan struct{}), table: newTable()}
 	_, _ = rand.Read(s.probe[:]) // never fails
 	s.work.Go(s.probePorts)
+	if f != nil {
+		s.net = newNetwork(f)
+		s.work.Go(func() { s.net.run(s.stop) })
+	}
 	return s
 }
 
@@ -66,9 +75,18 @@ func (s *Switch) Add(l link.Link) error {
 	}
 	s.made++
 	p := &port{link: l, number: s.made}
+	log := s.log
+	if s.net != nil {
+		place, err := s.net.add(p)
+		if err != nil {
+			s.mu.Unlock()
+			return errors.Join(err, l.Close())
+		}
+		log = log.With("place", place)
+	}
 	s.ports = append(slices.Clone(s.ports), p)
 	s.mu.Unlock()
-	s.log.Info("port added", "port", p.number, "link", l.Name(), "state", link.StateOf(l))
+	log.Info("port added", "port", p.number, "link", l.Name(), "state", link.StateOf(l))
 	link.Watch(l, func() { s.stateChanged(p) })
 	if link.StateOf(l) == link.Removed { // before Watch
 		s.stateChanged(p)
@@ -90,6 +108,9 @@ func (s *Switch) stateChanged(p *port) {
 	case link.Removed:
 		if i := slices.Index(s.ports, p); i >= 0 && !s.closed {
 			s.ports = slices.Delete(slices.Clone(s.ports), i, i+1)
+			if s.net != nil {
+				s.net.remove(p)
+			}
 			s.work.Go(func() { // Close waits for this goroutine
 				if err := p.link.Close(); err != nil {
 					s.log.Warn("the link of a port did not close", "port", p.number, "error", err)
@@ -186,9 +207,11 @@ func (s *Switch) receiveBatch(from *port, frames []link.Frame) {
 		for next < len(frames) && to[next] == to[first] {
 			next++
 		}
-		switch run := frames[first:next]; to[first] {
-		case nowhere:
-		case everywhere:
+		switch run := frames[first:next]; {
+		case to[first] == nowhere:
+		case s.net != nil:
+			s.net.forward(from, to[first], run)
+		case to[first] == everywhere:
 			for _, p := range ports {
 				if p != from {
 					p.write(run, now)

@@ -39,7 +39,7 @@ func newSwitch(t *testing.T, n int) (*Switch, []host) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := New(slog.New(slog.DiscardHandler))
+	b := New(slog.New(slog.DiscardHandler), nil)
 	var hosts []host
 	for range n {
 		l, err := stream.Open(filepath.Join(dir, "lan"), &stream.Config{MTU: 4200})
@@ -151,7 +151,7 @@ func TestPortGoes(t *testing.T) {
 func TestNoLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan, other := new(pipe.Switch), new(pipe.Switch)
-		b := New(slog.New(slog.DiscardHandler))
+		b := New(slog.New(slog.DiscardHandler), nil)
 		for _, p := range []*pipe.Port{lan.Port(), lan.Port(), other.Port()} {
 			if err := b.Add(p); err != nil {
 				t.Fatal(err)
@@ -245,7 +245,7 @@ func TestLinkGoneBeforeAdd(t *testing.T) {
 }
 
 func TestPortsAreBounded(t *testing.T) {
-	b, lan := New(slog.New(slog.DiscardHandler)), new(pipe.Switch)
+	b, lan := New(slog.New(slog.DiscardHandler), nil), new(pipe.Switch)
 	for range maxPorts {
 		if err := b.Add(new(pipe.Switch).Port()); err != nil {
 			t.Fatal(err)
@@ -308,7 +308,7 @@ func TestTable(t *testing.T) {
 }
 
 func BenchmarkForward(b *testing.B) {
-	br := New(slog.New(slog.DiscardHandler))
+	br := New(slog.New(slog.DiscardHandler), nil)
 	lans := [2]*pipe.Switch{new(pipe.Switch), new(pipe.Switch)}
 	for _, lan := range lans {
 		if err := br.Add(lan.Port()); err != nil {

@@ -1,0 +1,40 @@
+package fabric
+
+import (
+	"time"
+
+	"github.com/softrnic/softrnic/link"
+)
+
+// maxForwarded limits what Forward lets an adapter hold, in bytes on the wire. A NIC behind which
+// something real sends has no more room either.
+const maxForwarded = 16 << 20
+
+// Forward sends a frame, without its FCS, from the host to another one, or to all others if to is
+// nil. The frame's addresses do not matter: the host stands for something real, which is connected
+// to this place of the network. It returns false if the frame is too short or too long, or if the
+// adapter's queue is full, as when the network has paused it for long.
+func (h *Host) Forward(frame []byte, to *Host) bool {
+	f, n := h.f, len(frame)
+	if n < link.EthernetHeaderLen || n > f.maxFrame() || h.removed || to == h || h.port.Queued() > maxForwarded {
+		return false
+	}
+	p := f.newPacket(n)
+	copy(p.frame, frame)
+	p.from, p.to = h.index, -1
+	if to != nil {
+		p.to = to.index
+	}
+	f.describe(p)
+	h.port.send(p)
+	return true
+}
+
+// Next returns the virtual time of the next event, and false if there is none. A program that keeps
+// the fabric's time equal to that of a clock waits until then, and calls Run.
+func (f *Fabric) Next() (at time.Duration, ok bool) {
+	if len(f.agenda.events) == 0 {
+		return 0, false
+	}
+	return time.Duration((f.agenda.events[0].at + nanosecond - 1) / nanosecond), true
+}
