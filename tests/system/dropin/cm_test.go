@@ -32,6 +32,8 @@ type cmProgram struct {
 	// The client's message after more SENDs than the peer had receives for, which ends an iWARP
 	// connection.
 	unpaced string
+	// The client waits without end if a datagram is lost, as may happen; it is killed and run again.
+	lossy bool
 }
 
 var cmPrograms = []cmProgram{
@@ -175,12 +177,22 @@ func (p *cmProgram) run(t *testing.T, link endpoints, server, client *node) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience())
 	defer cancel()
 	host := func(addr string) string { h, _, _ := strings.Cut(addr, "/"); return h }
-	command := func(n *node, line string) *exec.Cmd {
+	command := func(ctx context.Context, n *node, line string) *exec.Cmd {
 		args := strings.Fields(strings.NewReplacer("SERVER", host(link.server), "CLIENT", host(link.client)).Replace(line))
 		return n.program(ctx, t, args[0], args[1:]...)
 	}
+	runClient := func() (out []byte, again bool, err error) {
+		ctx := ctx
+		if p.lossy {
+			one, cancel := context.WithTimeout(ctx, patience()/4)
+			defer cancel()
+			ctx = one
+		}
+		out, err = command(ctx, client, p.client).CombinedOutput()
+		return out, err != nil && (ctx.Err() != nil || p.again(string(out), client)), err
+	}
 	server.env = append(server.env, "SOFTRNIC_LOG=debug")
-	s := command(server, p.server)
+	s := command(ctx, server, p.server)
 	said, ended := proc.Start(t, s)
 	ready := "rdma_cm listens"
 	switch {
@@ -199,9 +211,9 @@ func (p *cmProgram) run(t *testing.T, link endpoints, server, client *node) {
 		t.Fatalf("%s: %v\n%s", p.server, err, said.String())
 	}
 	for range max(p.clients, 1) {
-		out, err := command(client, p.client).CombinedOutput()
-		for tries := 10; err != nil && tries > 0 && p.again(string(out), client); tries-- {
-			out, err = command(client, p.client).CombinedOutput()
+		out, again, err := runClient()
+		for tries := 10; again && tries > 0 && ctx.Err() == nil; tries-- {
+			out, again, err = runClient()
 		}
 		if err != nil {
 			_ = s.Process.Kill()
