@@ -205,17 +205,17 @@ func (cq *CQ) Resize(cqe int) error {
 //
 // Poll of an empty CQ may make the device progress: see [Wait].
 func (cq *CQ) Poll(wcs []WC) (int, error) {
-	return cq.poll(wcs, nil, false)
+	return cq.poll(wcs, nil)
 }
 
-// poll implements Poll. further says that it continues the caller's Poll.
-func (cq *CQ) poll(wcs []WC, stamps []stamp, further bool) (int, error) {
-	n, err := cq.take(wcs, stamps, further)
+// poll implements Poll, and Next of a Poller, which takes stamps.
+func (cq *CQ) poll(wcs []WC, stamps []stamp) (int, error) {
+	n, err := cq.take(wcs, stamps)
 	progress := false
 	if n == 0 && err == nil && len(wcs) > 0 {
 		progress = cq.wantsProgress()
 		if progress && cq.dev.prov.Progress() {
-			n, err = cq.take(wcs, stamps, further)
+			n, err = cq.take(wcs, stamps)
 		}
 		if n == 0 {
 			cq.progress.pollEmpty()
@@ -228,7 +228,7 @@ func (cq *CQ) poll(wcs []WC, stamps []stamp, further bool) (int, error) {
 }
 
 // take removes up to len(wcs) completions, without making the device progress.
-func (cq *CQ) take(wcs []WC, stamps []stamp, further bool) (int, error) {
+func (cq *CQ) take(wcs []WC, stamps []stamp) (int, error) {
 	if cq.pollReady.Load() == 0 {
 		return 0, nil
 	}
@@ -242,8 +242,8 @@ func (cq *CQ) take(wcs []WC, stamps []stamp, further bool) (int, error) {
 		}
 		return 0, err
 	}
-	if !further {
-		if err := cq.dev.fault("poll_cq"); err != nil {
+	if cq.dev.injection.Load() != nil {
+		if err := cq.faultPoll(stamps); err != nil {
 			return 0, err
 		}
 	}
@@ -252,6 +252,19 @@ func (cq *CQ) take(wcs []WC, stamps []stamp, further bool) (int, error) {
 		cq.ready.Store(0)
 	}
 	return n, nil
+}
+
+// faultPoll asks the Injector about a call that finds completions. A Poller's is its first Next.
+//
+//go:noinline // so that take stays small
+func (cq *CQ) faultPoll(stamps []stamp) error {
+	if stamps != nil {
+		if stamps[0] != pollStarts {
+			return nil
+		}
+		stamps[0] = stamp{}
+	}
+	return cq.dev.fault("poll_cq")
 }
 
 // wantsProgress reports whether an empty Poll calls Progress.

@@ -1,6 +1,9 @@
 package verbs
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Poller polls a CQ one completion at a time, as Poll does for a slice of them. It is for values
 // that a WC lacks, such as timestamps, and for loops that end at a certain completion
@@ -18,19 +21,23 @@ type Poller struct {
 	err   error
 	wc    [1]WC
 	stamp [1]stamp
-	found bool
 }
 
 // StartPoll starts at the oldest completion.
-func (cq *CQ) StartPoll() Poller { return Poller{cq: cq} }
+func (cq *CQ) StartPoll() Poller {
+	p := Poller{cq: cq}
+	if cq.dev.injection.Load() != nil {
+		p.stamp[0] = pollStarts
+	}
+	return p
+}
 
 // Next removes the next completion from the queue. It returns false if the queue is empty, or after
 // an error, which End returns.
 func (p *Poller) Next() bool {
 	var n int
-	n, p.err = p.cq.poll(p.wc[:], p.stamp[:], p.found)
-	p.found = n == 1
-	return p.found
+	n, p.err = p.cq.poll(p.wc[:], p.stamp[:])
+	return n == 1
 }
 
 // End returns the error that ended the loop: see CQ.Poll.
@@ -57,6 +64,9 @@ type stamp struct {
 	hca  int64 // since the device was opened
 	wall int64 // since 1970, as time.Time.UnixNano
 }
+
+// pollStarts is the stamp of a Poller whose Next has not been called, on a device with an Injector.
+var pollStarts = stamp{hca: math.MinInt64}
 
 func (d *Device) stamp() stamp {
 	now := d.clock.Now()
