@@ -372,6 +372,27 @@ PUBLIC void ibv_ack_async_event(struct ibv_async_event *e)
 	}
 }
 
+// number reads digits, and returns what follows them; NULL without digits, or with too many. The
+// headers of glibc 2.38 and later replace strtol and sscanf by functions that older ones lack.
+static const char *number(const char *s, int *n)
+{
+	const char *first = s;
+	for (*n = 0; *s >= '0' && *s <= '9' && s - first < 9; s++)
+		*n = 10 * *n + (*s - '0');
+	return s > first ? s : NULL;
+}
+
+// gid_file says whether a file is that of an entry of a port's GID table.
+static int gid_file(const char *file, int *port, int *index)
+{
+	static const char ports[] = "ports/", gids[] = "/gids/";
+	if (strncmp(file, ports, sizeof ports - 1) || !(file = number(file + sizeof ports - 1, port)))
+		return 0;
+	if (strncmp(file, gids, sizeof gids - 1) || !(file = number(file + sizeof gids - 1, index)))
+		return 0;
+	return !*file;
+}
+
 // ibv_read_sysfs_file returns the files that programs read in a device's directory. In other
 // directories it reads the file.
 PUBLIC int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size)
@@ -417,7 +438,7 @@ PUBLIC int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, siz
 			memcpy(text, a.fw_ver, sizeof a.fw_ver);
 		else
 			sprintf(text, "%02x%02x:%02x%02x:%02x%02x:%02x%02x", g[0], g[1], g[2], g[3], g[4], g[5], g[6], g[7]);
-	} else if (sscanf(file, "ports/%d/gids/%d", &port, &index) == 2) {
+	} else if (gid_file(file, &port, &index)) {
 		struct sr_gid_entry e;
 		int err = engine->query_gid(d->index, port, index, &e);
 		if (err == ENODATA) {
