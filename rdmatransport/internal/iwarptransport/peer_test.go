@@ -50,6 +50,7 @@ type node struct {
 	// Receives posted for a new connection, each of recvLen consecutive bytes of buf.
 	recvs   int
 	recvLen int
+	writes  *verbs.CompCntr // counts the peers' WRITEs, unless nil
 }
 
 func newNode(t testing.TB, n *network, addr string, size int, cfg iwarp.Config) *node {
@@ -128,6 +129,11 @@ func (d *node) config() *rdmacm.Config {
 		Transport: verbs.IWARP, PD: d.pd, SendCQ: d.scq, RecvCQ: d.rcq, Param: d.param,
 		Cap: d.cap,
 		Prepare: func(c *rdmacm.Conn) error {
+			if d.writes != nil {
+				if err := c.QP().AttachCompCntr(d.writes, verbs.CompCntrRemoteWrite); err != nil {
+					return err
+				}
+			}
 			for i := range d.recvs {
 				if err := c.QP().PostRecv(&verbs.RecvWR{WRID: uint64(i), SGList: []verbs.SGE{d.mr.SGE(i*d.recvLen, d.recvLen)}}); err != nil {
 					return err
@@ -378,10 +384,12 @@ func (p *peer) ULPDU(b []byte) error {
 }
 
 // try reads the next ULPDU.
-func (p *peer) try() ([]byte, error) {
+func (p *peer) try() ([]byte, error) { return p.tryWithin(time.Minute) }
+
+func (p *peer) tryWithin(d time.Duration) ([]byte, error) {
 	b := make([]byte, 1<<16)
 	for len(p.got) == 0 {
-		if err := p.s.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		if err := p.s.SetReadDeadline(time.Now().Add(d)); err != nil {
 			return nil, err
 		}
 		n, err := p.s.Read(b)

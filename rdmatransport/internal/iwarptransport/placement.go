@@ -82,7 +82,8 @@ func (q *qp) placeWrite(h *ddp.Tagged, payload []byte) error {
 	q.receiving.writeBytes += n
 	if h.Last {
 		q.receiving.lastWrite, q.receiving.writeBytes = q.receiving.writeBytes, 0
-		if n > 0 || !q.receiving.inSetUp {
+		q.receiving.uncounted = n == 0 && (q.receiving.inSetUp || mayWake(h))
+		if !q.receiving.uncounted {
 			q.h.CountRemote(verbs.CompCntrRemoteWrite, 1, q.receiving.lastWrite)
 		}
 	}
@@ -262,6 +263,10 @@ func (q *qp) immediate(op rdmap.Opcode, payload []byte) error {
 	}
 	wc := verbs.WC{
 		Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, ImmData: uint32(data), ByteLen: uint32(q.receiving.lastWrite),
+	}
+	if q.receiving.uncounted {
+		q.receiving.uncounted = false
+		q.h.CountRemote(verbs.CompCntrRemoteWrite, 1, 0)
 	}
 	q.receiving.lastWrite = 0
 	q.h.CompleteRecv(&wc, op.Info().Solicited)

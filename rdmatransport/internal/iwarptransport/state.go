@@ -72,6 +72,7 @@ type receiveState struct {
 	gotFPDU    bool   // the peer has sent an FPDU
 	rtrDue     bool   // the first FPDU of an initiator has not come; messages may have moved directly
 	inSetUp    bool   // the FPDU being placed is that one, and may be the ready-to-receive message
+	uncounted  bool   // the last WRITE was not one of the application, unless immediate data follows
 	reported   bool   // a completion reports the error in ulpdu
 	writeBytes uint64 // placed bytes of the current RDMA Write message
 	// The length of the last RDMA Write message. It is reported with immediate data that follows.

@@ -9,6 +9,7 @@ package iwarptransport
 import (
 	"time"
 
+	"github.com/softrnic/softrnic/rdmatransport/ddp"
 	"github.com/softrnic/softrnic/rdmatransport/internal/timers"
 )
 
@@ -65,3 +66,7 @@ func (n *waker) onTimer() {
 		}
 	}
 }
+
+// mayWake reports whether a WRITE without payload may be such a one. Completion counters leave it
+// out, as they do the ready-to-receive message, which is the same WRITE. No region has the STag 0.
+func mayWake(h *ddp.Tagged) bool { return h.STag == 0 && h.TO == 0 }
