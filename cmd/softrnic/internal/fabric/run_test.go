@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -172,6 +174,51 @@ func TestSameSeed(t *testing.T) {
 	code, out, stderr := program.Run(t.Context(), nil, "trace", "--stats", filepath.Join(dir, "up.pcapng"))
 	if code != cli.ExitOK || !strings.Contains(out, "10.0.0.1") {
 		t.Errorf("softrnic trace: exit code %d: %.1000s%s", code, out, stderr)
+	}
+}
+
+// TestTraced: softrnic trace finds nothing wrong in captures at hosts, whatever the network loses,
+// reorders or delays in front of them.
+func TestTraced(t *testing.T) {
+	const small = "--topology=leaf-spine:leaves=2,hosts=2,spines=2"
+	seeds := 2
+	switch {
+	case os.Getenv("SOFTRNIC_LONG") != "":
+		seeds = 60
+	case os.Getenv("SOFTRNIC_SYSTEM") != "":
+		seeds = 10
+	}
+	for name, args := range map[string][]string{
+		"a restart":  {"testdata/leafspine.toml"},
+		"spray":      {"testdata/leafspine.toml", "--set=switch.ecmp=spray", "--until=5ms"},
+		"bit errors": {"--topology=star:hosts=4", "--workload=permutation:size=400kB", "--failure=bit-errors:node=host0,rate=1e-6,at=0"},
+		"READs, a cut": {small, "--workload=storage:clients=2,servers=2,size=200kB,reads=4",
+			"--failure=cable-down:node=leaf0,peer=spine0,at=20us"},
+		"selective repeat": {small, "--workload=permutation:size=300kB,shift=2", "--set=rdma.selective_repeat=true",
+			"--failure=bit-errors:node=leaf0,peer=spine0,rate=2e-6,at=0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lost := false
+			for seed := range seeds {
+				flags := []string{"--seed", strconv.Itoa(seed + 1)}
+				files := map[string]string{"host0": "", "host3": ""}
+				for host := range files {
+					files[host] = filepath.Join(t.TempDir(), host+".pcapng")
+					flags = append(flags, "--capture", host+"="+files[host])
+				}
+				s := summaryOf(t, slices.Concat(args, flags)...)
+				lost = lost || s.Packets.Lost > 0
+				for host, file := range files {
+					code, out, stderr := program.Run(t.Context(), nil, "trace", "--errors", file)
+					if code != cli.ExitOK {
+						t.Errorf("seed %d, %s: exit code %d: %.2000s%s", seed+1, host, code, out, stderr)
+					}
+				}
+			}
+			if !lost {
+				t.Error("nothing was lost")
+			}
+		})
 	}
 }
 

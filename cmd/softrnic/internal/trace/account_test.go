@@ -89,6 +89,112 @@ func TestHealthy(t *testing.T) {
 			c.cm(60, &mad.DREQ{LocalCommID: 30, RemoteCommID: 10, RemoteQPN: 110})
 			c.cm(61, &mad.DREP{LocalCommID: 10, RemoteCommID: 30})
 		},
+		"one packet comes again as a probe, and new ones follow before it is answered": func(c *rc) {
+			for psn := range uint32(3) {
+				c.request(time.Microsecond, 5+psn, wire.RCSendOnly, 8)
+			}
+			c.request(20*ms, 5, wire.RCSendOnly, 8)
+			c.request(5*ms, 8, wire.RCSendOnly, 8)
+			c.answer(5*ms, 8, wire.AckUnlimited, 4)
+		},
+		"the end of a response is lost before the point of capture, when a part was asked for again": func(c *rc) {
+			read := func(psn, packets uint32) {
+				c.send(0, 5*ms, &wire.Packet{BTH: wire.BTH{Opcode: wire.RCReadRequest, PSN: psn}, RETH: wire.RETH{Length: packets * 1024}})
+			}
+			answer := func(psn uint32, op wire.Opcode) {
+				c.send(1, time.Microsecond, &wire.Packet{BTH: wire.BTH{Opcode: op, PSN: psn}, AETH: wire.AETH{Syndrome: wire.AckUnlimited, MSN: 1},
+					Payload: make([]byte, 1024)})
+			}
+			read(5, 5)
+			answer(5, wire.RCReadResponseFirst)
+			answer(6, wire.RCReadResponseMiddle)
+			read(7, 3) // what follows is on its way
+			answer(7, wire.RCReadResponseMiddle)
+			answer(8, wire.RCReadResponseMiddle)
+			answer(7, wire.RCReadResponseFirst)
+			answer(8, wire.RCReadResponseMiddle)
+			answer(9, wire.RCReadResponseLast)
+		},
+		"the last packet of a response alone is asked for again": func(c *rc) {
+			read := func(psn, packets uint32) {
+				c.send(0, 5*ms, &wire.Packet{BTH: wire.BTH{Opcode: wire.RCReadRequest, PSN: psn}, RETH: wire.RETH{Length: packets * 1024}})
+			}
+			answer := func(psn uint32, op wire.Opcode) {
+				c.send(1, time.Microsecond, &wire.Packet{BTH: wire.BTH{Opcode: op, PSN: psn}, AETH: wire.AETH{Syndrome: wire.AckUnlimited, MSN: 1},
+					Payload: make([]byte, 1024)})
+			}
+			read(5, 3)
+			answer(5, wire.RCReadResponseFirst)
+			answer(6, wire.RCReadResponseMiddle)
+			read(7, 1)
+			answer(7, wire.RCReadResponseOnly)
+		},
+		"each copy of a packet that came again before the first answer has its own RNR NAK": func(c *rc) {
+			c.request(0, 5, wire.RCSendOnly, 8)
+			c.request(time.Microsecond, 6, wire.RCSendOnly, 8)
+			c.request(20*ms, 5, wire.RCSendOnly, 8) // the responder is slow
+			for range 2 {
+				c.answer(10*time.Microsecond, 5, wire.RNRNak|12, 0) // 640 µs
+			}
+			c.answer(10*time.Microsecond, 5, wire.NakPSNSeq, 0)
+			c.request(700*time.Microsecond, 5, wire.RCSendOnly, 8)
+			c.request(time.Microsecond, 6, wire.RCSendOnly, 8)
+			c.answer(10*time.Microsecond, 5, wire.AckUnlimited, 1)
+			c.answer(time.Microsecond, 6, wire.AckUnlimited, 2)
+		},
+		"a sequence NAK follows each RNR NAK at once": func(c *rc) {
+			for range 3 {
+				c.request(700*time.Microsecond, 5, wire.RCSendOnly, 8)
+				c.request(time.Microsecond, 6, wire.RCSendOnly, 8)
+				c.answer(10*time.Microsecond, 5, wire.RNRNak|12, 0)
+				c.answer(time.Microsecond, 5, wire.NakPSNSeq, 0)
+			}
+			c.request(700*time.Microsecond, 5, wire.RCSendOnly, 8)
+			c.request(time.Microsecond, 6, wire.RCSendOnly, 8)
+			c.answer(10*time.Microsecond, 6, wire.AckUnlimited, 2) // for both
+		},
+		"the first packets are lost in front of the point of capture, and come again twice": func(c *rc) {
+			again := func(psns ...uint32) {
+				for _, psn := range psns {
+					c.request(time.Microsecond, psn, wire.RCSendMiddle, 1024)
+				}
+			}
+			again(7)
+			c.answer(time.Microsecond, 5, wire.NakPSNSeq, 0)
+			again(8, 5, 6)
+			c.now += 50 * time.Microsecond // what followed is lost
+			again(5)
+			c.answer(time.Microsecond, 6, wire.AckUnlimited, 0)
+			again(6)
+			c.answer(time.Microsecond, 6, wire.AckUnlimited, 0)
+			again(7, 8)
+			c.request(time.Microsecond, 9, wire.RCSendLast, 8)
+			c.answer(time.Microsecond, 9, wire.AckUnlimited, 1)
+		},
+		"what a NAK asks for comes for the first time": func(c *rc) {
+			c.request(0, 5, wire.RCSendOnly, 8)
+			c.request(time.Microsecond, 8, wire.RCSendOnly, 8)
+			c.answer(time.Microsecond, 6, wire.NakPSNSeq, 1)
+			c.request(time.Microsecond, 9, wire.RCSendOnly, 8)
+			for psn := range uint32(2) {
+				c.request(10*time.Microsecond, 6+2*psn, wire.RCSendOnly, 8)
+				c.request(time.Microsecond, 7+2*psn, wire.RCSendOnly, 8)
+				c.answer(time.Microsecond, 7+2*psn, wire.AckUnlimited, 3+2*psn)
+			}
+		},
+		"a requester begins again where a NAK has asked it to": func(c *rc) {
+			for psn := range uint32(4) {
+				c.request(time.Microsecond, 5+psn, wire.RCSendOnly, 8)
+			}
+			c.answer(time.Microsecond, 7, wire.NakPSNSeq, 2) // 7 is lost behind the point of capture
+			c.request(time.Microsecond, 7, wire.RCSendOnly, 8)
+			c.request(time.Microsecond, 8, wire.RCSendOnly, 8)
+			c.answer(10*time.Microsecond, 8, wire.AckUnlimited, 4)
+			c.request(20*ms, 7, wire.RCSendOnly, 8) // the acknowledgement is lost behind it too
+			c.answer(10*time.Microsecond, 8, wire.AckUnlimited, 4)
+			c.request(time.Microsecond, 8, wire.RCSendOnly, 8)
+			c.answer(10*time.Microsecond, 8, wire.AckUnlimited, 4)
+		},
 		"a second RNR NAK, when the wait for the first is over": func(c *rc) {
 			c.request(0, 5, wire.RCSendOnly, 8)
 			c.request(time.Microsecond, 6, wire.RCSendOnly, 8)
@@ -141,6 +247,64 @@ func TestHealthy(t *testing.T) {
 	want := "WRONG packet 3: the DREQ names QP 0x21, and the receiver's is 0x12"
 	if _, out := traced(t, new(Command), c.packets); !strings.Contains(out, want) {
 		t.Errorf("a DREQ of the wrong QP:\n%s", out)
+	}
+}
+
+// TestRepetitionsReordered: packets that come again are reordered on their way. Each is answered.
+func TestRepetitionsReordered(t *testing.T) {
+	c := &rc{t: t}
+	for psn := range uint32(6) {
+		c.request(time.Microsecond, 5+psn, wire.RCSendOnly, 8)
+	}
+	c.answer(time.Microsecond, 10, wire.AckUnlimited, 6)
+	c.now += 20 * time.Millisecond
+	for _, psn := range []uint32{5, 7, 6, 8, 9, 10} {
+		c.request(time.Microsecond, psn, wire.RCSendOnly, 8)
+		c.answer(time.Microsecond, 10, wire.AckUnlimited, 6)
+	}
+	if a, out := traced(t, new(Command), c.packets); a.counts.Wrong+a.counts.Doubtful != 0 || a.counts.Reordered != 1 {
+		t.Errorf("%+v\n%s", a.counts, out)
+	}
+}
+
+// TestOnceReordered: after a packet that came late, doubts about the pattern of packets are notes.
+// The NAK of a packet that another has overtaken may come after its acknowledgement.
+func TestOnceReordered(t *testing.T) {
+	for name, c := range map[string]struct {
+		packets         func(c *rc)
+		wrong, doubtful int
+	}{
+		"answers exchanged": {func(c *rc) {
+			c.request(0, 5, wire.RCSendOnly, 8)
+			c.request(time.Microsecond, 6, wire.RCSendOnly, 8)
+			c.answer(20*time.Microsecond, 5, wire.AckUnlimited, 1)
+			c.answer(time.Microsecond, 5, wire.NakPSNSeq, 0)
+		}, 0, 1},
+		"a late packet, then answers exchanged": {func(c *rc) {
+			for _, psn := range []uint32{5, 7, 6, 8} {
+				c.request(time.Microsecond, psn, wire.RCSendOnly, 8)
+			}
+			c.answer(20*time.Microsecond, 7, wire.AckUnlimited, 3)
+			c.answer(time.Microsecond, 7, wire.NakPSNSeq, 2)
+		}, 0, 0},
+		"a NAK of the last packet": {func(c *rc) {
+			c.request(0, 5, wire.RCSendOnly, 8)
+			c.answer(20*time.Microsecond, 5, wire.AckUnlimited, 1)
+			c.answer(time.Microsecond, 5, wire.NakPSNSeq, 0)
+		}, 1, 0},
+		"a second NAK": {func(c *rc) {
+			c.request(0, 5, wire.RCSendOnly, 8)
+			c.request(time.Microsecond, 6, wire.RCSendOnly, 8)
+			c.answer(time.Microsecond, 5, wire.NakPSNSeq, 0)
+			c.answer(20*time.Microsecond, 5, wire.AckUnlimited, 1)
+			c.answer(time.Microsecond, 5, wire.NakPSNSeq, 0)
+		}, 1, 1},
+	} {
+		x := &rc{t: t}
+		c.packets(x)
+		if a, out := traced(t, new(Command), x.packets); a.counts.Wrong != c.wrong || a.counts.Doubtful != c.doubtful {
+			t.Errorf("%s: %+v\n%s", name, a.counts, out)
+		}
 	}
 }
 

@@ -44,6 +44,9 @@ func (a *analysis) report(l level, w *flow, packet int, format string, args ...a
 		// Dropped or truncated packets may be the cause.
 		l = doubtful
 	}
+	if l == doubtful && w.reordered() && !a.strict {
+		l = note // the pattern is that of the network
+	}
 	f := finding{Level: l, Packet: packet, Text: fmt.Sprintf(format, args...), damage: damaged}
 	if packet == a.ev.number && a.open {
 		a.ev.findings = append(a.ev.findings, f)
@@ -57,7 +60,7 @@ func (a *analysis) report(l level, w *flow, packet int, format string, args ...a
 func (a *analysis) reordered(w *flow, packet int, format string, args ...any) {
 	a.counts.Reordered++
 	if w != nil {
-		w.disordered = true
+		w.disordered, w.late = true, true
 	}
 	l := note
 	if a.strict {

@@ -38,7 +38,8 @@ type flow struct {
 	rsp       responder
 	stats     statistics
 
-	disordered bool // its packets were reordered
+	disordered bool // its packets may have been reordered
+	late       bool // a packet has come after later ones
 
 	burst   int   // the first packet after the longest silence of the last slowTimeout
 	began   int64 // its time
@@ -62,6 +63,9 @@ func (w *flow) root() *flow {
 	}
 	return w
 }
+
+// reordered reports whether a packet of the connection has come after later ones. w may be nil.
+func (w *flow) reordered() bool { return w != nil && (w.late || w.peer != nil && w.peer.late) }
 
 // sure returns wrong, or a lower level if reordering of the connection's packets may be the cause.
 func (w *flow) sure() level {
@@ -136,7 +140,7 @@ func (a *analysis) requesterOf(w *flow, psn uint32) *flow {
 			break
 		}
 		q := &f.req
-		if f.transport == wire.UC || !q.began || wire.PSNDiff(psn, q.next) >= 0 || wire.PSNDiff(psn, q.una) < 0 {
+		if f.transport == wire.UC || !q.began || wire.PSNDiff(psn, q.next) >= 0 || wire.PSNDiff(psn, q.una) < 0 && !q.mayLack(psn) {
 			continue
 		}
 		if found != nil {
@@ -147,11 +151,18 @@ func (a *analysis) requesterOf(w *flow, psn uint32) *flow {
 	if found != nil {
 		a.connect(w, found)
 		q, o := &found.req, w.rsp.orphan
-		if o.number != 0 && wire.PSNDiff(o.psn, q.first) >= 0 && wire.PSNDiff(o.psn, q.next) < 0 {
+		// Until now several requesters may have sent the PSN.
+		if s := q.at(o.psn); o.number != 0 && s != nil && s.number > o.number && wire.PSNDiff(o.psn, q.first) >= 0 {
 			a.report(doubtful, w, o.number, "answers PSN %d before the capture has it", o.psn)
 		}
 	}
 	return found
+}
+
+// mayLack reports whether a PSN may belong to packets in front of the first one of the capture: that
+// one does not begin a message, and nothing is acknowledged.
+func (q *requester) mayLack(psn uint32) bool {
+	return q.midst && q.una == q.first && wire.PSNDiff(psn, q.first) < 0 && wire.PSNDiff(psn, q.first) > -maxRing
 }
 
 // makeRoom evicts the quarter of the flows that were idle longest.

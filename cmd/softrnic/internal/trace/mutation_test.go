@@ -167,6 +167,15 @@ func special(all []record, i int) string {
 				break
 			}
 		}
+	case p.Opcode.Info().Read():
+		for i := i + 1; i < len(all); i++ {
+			if k(i, true) {
+				if wire.PSNDiff(o.PSN, p.PSN) <= 0 {
+					return "the last packet of a response that begins again"
+				}
+				break
+			}
+		}
 	}
 	return ""
 }

@@ -12,6 +12,8 @@ import (
 func (a *analysis) repeated(w *flow, f *frame, p *wire.Packet) {
 	q := &w.req
 	w.stats.Repeated++
+	reaches := q.early && p.PSN == q.first
+	q.early = false
 	for i := range q.missing {
 		if g := &q.missing[i]; wire.PSNDiff(p.PSN, g.from) >= 0 && wire.PSNDiff(p.PSN, g.to) <= 0 {
 			a.filled(w, f, p, i)
@@ -28,8 +30,11 @@ func (a *analysis) repeated(w *flow, f *frame, p *wire.Packet) {
 		if s != nil {
 			s.times++
 		}
+		q.replays++
 		if p.Opcode.Info().Answered() {
 			a.askedAgain(q, f, p)
+		} else if wire.PSNDiff(p.PSN, q.una) < 0 {
+			q.stale++
 		}
 		a.reordered(w, f.number, "PSN %d comes again after others that were repeated", p.PSN)
 		return
@@ -45,6 +50,7 @@ func (a *analysis) repeated(w *flow, f *frame, p *wire.Packet) {
 	if s == nil && !answered && wire.PSNDiff(p.PSN, q.first) < 0 {
 		a.ev.why = "the capture begins after it"
 		q.replays++
+		q.early = wire.PSNAdd(p.PSN, 1) == q.first
 		return
 	}
 	if s != nil {
@@ -54,6 +60,10 @@ func (a *analysis) repeated(w *flow, f *frame, p *wire.Packet) {
 	if wire.PSNDiff(p.PSN, q.una) < 0 && !answered {
 		q.stale++
 	}
+	if reaches {
+		q.resume, q.resuming, q.why, q.run = p.PSN, true, "after those before the capture", f.number
+	}
+	q.probed = 0
 	a.reason(w, f, p, s)
 	span = 1
 	if answered {
@@ -136,6 +146,7 @@ func (a *analysis) reason(w *flow, f *frame, p *wire.Packet, s *sent) {
 			}
 		}
 		w.stats.Timeouts++
+		q.probed = max(f.time, 1)
 		q.ask(ask{psn: p.PSN, number: f.number, time: f.time, began: f.time})
 		if !marked && !q.mayBegin(p.PSN) && wire.PSNDiff(p.PSN, q.una) < 0 && len(q.midway) <= most {
 			q.midway = append(q.midway, ref{f.number, p.PSN})
@@ -222,9 +233,18 @@ func (a *analysis) leftOut(q *requester, f *frame, p *wire.Packet, to uint32) {
 	}
 }
 
+// probe reports whether only one packet has come again after a timeout, and none after it for as
+// long as that may take. Its sender waits for the answer to it.
+func (a *analysis) probe(q *requester, f *frame) bool {
+	return q.probed != 0 && !a.within(f.time-q.probed, leastTimeout)
+}
+
 // mayBegin reports whether a requester may retransmit from a PSN on: all earlier PSNs must have
-// been acknowledged. If that is not known, it may.
+// been acknowledged, also by a NAK. If that is not known, it may.
 func (q *requester) mayBegin(psn uint32) bool {
+	if q.hasNAKOf(psn) {
+		return true
+	}
 	before := q.at(wire.PSNAdd(psn, 1<<24-1))
 	return before == nil || before.own || before.span != 1 || psn == q.first
 }
@@ -254,6 +274,9 @@ func max24(x, y uint32) uint32 {
 func (a *analysis) filled(w *flow, f *frame, p *wire.Packet, i int) {
 	q := &w.req
 	g := q.missing[i]
+	if q.asked.open && p.PSN == q.asked.psn {
+		q.asked.served = true
+	}
 	inRun := q.resuming && p.PSN == q.resume // one of the retransmitted packets was missing before
 	if g.epoch == q.epoch && !inRun && (f.time-max(q.heard, 0) < leastTimeout || w.transport == wire.UC) {
 		a.reordered(w, f.number, "PSN %d comes after PSN %d of packet %d", p.PSN, wire.PSNAdd(g.to, 1), g.number)

@@ -63,11 +63,12 @@ type ask struct {
 	psn    uint32
 	number int
 	time   int64
-	until  int64 // RNR: when its wait ends
-	from   int64 // not before: the earliest time of it and of earlier ones for the PSN
-	mayEnd bool  // it, or one before it, is an RNR NAK, after which a requester may give up
-	open   bool  // retransmission has not begun
-	served bool  // the requested packet was captured
+	until  int64  // RNR: when its wait ends
+	from   int64  // not before: the earliest time of it and of earlier ones for the PSN
+	mayEnd bool   // it, or one before it, is an RNR NAK, after which a requester may give up
+	open   bool   // retransmission has not begun
+	served bool   // the requested packet was captured
+	same   uint32 // NAKs of this PSN with this syndrome, with it
 	nak    bool
 	began  int64 // time of the first retransmission, unless open
 }
@@ -82,6 +83,11 @@ func (q *requester) ask(k ask) {
 		q.asks = slices.Delete(q.asks, 0, 1)
 	}
 	q.asks = append(q.asks, k)
+}
+
+// hasNAKOf reports whether one of the latest asks is a NAK of a PSN.
+func (q *requester) hasNAKOf(psn uint32) bool {
+	return slices.ContainsFunc(q.asks, func(k ask) bool { return k.nak && k.psn == psn })
 }
 
 // due returns the first open ask for exactly a PSN.
@@ -124,6 +130,7 @@ type ref struct {
 type requester struct {
 	began     bool
 	bySetUp   bool // CM gave the first PSN
+	midst     bool // the first packet does not begin a message
 	una, next uint32
 	first     uint32
 	ring      []sent
@@ -148,6 +155,8 @@ type requester struct {
 	asked     ask    // the last ask
 	asks      []ask  // the latest asks
 	resuming  bool   // the last packet was a retransmission
+	probed    int64  // the time of the last packet that came again after a timeout, if it is the last packet
+	early     bool   // the last packet is the last one before first
 	resume    uint32 // the PSN after it
 	run       int    // the packet with which retransmission began
 	why       string
@@ -212,6 +221,7 @@ func (a *analysis) request(w *flow, f *frame, p *wire.Packet) {
 		if !q.bySetUp {
 			q.first, q.next, q.una = p.PSN, p.PSN, p.PSN
 			q.lost = !p.Opcode.Info().First()
+			q.midst = q.lost
 		}
 		q.began = true
 	}
@@ -232,10 +242,10 @@ func (a *analysis) request(w *flow, f *frame, p *wire.Packet) {
 	}
 	if ahead > 0 {
 		a.gapBefore(w, f, p)
-	} else if q.resuming && wire.PSNDiff(q.una, q.resume) <= 0 { // else an answer has shown that no more must be repeated
+	} else if q.resuming && wire.PSNDiff(q.una, q.resume) <= 0 && !a.probe(q, f) { // else an answer has shown that no more must be repeated
 		a.leftOut(q, f, p, p.PSN)
 	}
-	q.resuming = false
+	q.resuming, q.early = false, false
 	a.inOrder(w, f, p)
 	a.sent(w, f, p)
 }

@@ -100,11 +100,18 @@ func (a *analysis) acknowledgement(w, o *flow, f *frame, p *wire.Packet, before 
 		a.sequence(w, o, f, p)
 		return
 	}
+	if old && wire.PSNDiff(p.PSN, q.first) < 0 && !q.bySetUp {
+		a.ev.class = negative
+		o.stats.NAKs++
+		q.ask(ask{why: "after a NAK", psn: p.PSN, number: f.number, time: f.time, open: true, nak: true})
+		return
+	}
 	if old {
 		if q.replays == 0 {
 			l := w.sure()
-			if s := q.at(p.PSN); s != nil && s.again { // it was missing, and the NAK may be late
-				l = doubtful
+			behind := q.at(wire.PSNAdd(p.PSN, 1))
+			if s := q.at(p.PSN); s != nil && (s.again || behind != nil && !q.hasNAKOf(p.PSN)) {
+				l = doubtful // it was missing, or a packet overtook it, and the NAK may be late
 			}
 			a.report(l, w, f.number, "a NAK of PSN %d, which is acknowledged", p.PSN)
 		} else {
@@ -121,13 +128,18 @@ func (a *analysis) acknowledgement(w, o *flow, f *frame, p *wire.Packet, before 
 	sameNAK := samePSN && q.hasNAK && q.lastNAK == uint32(p.AETH.Syndrome)
 	selective := len(p.Payload) != 0 || p.Reserved7 != 0
 	nothingRepeated := before >= q.asked.time && (s == nil || s.time <= q.asked.time)
-	if sameNAK && !selective && nothingRepeated {
+	if sameNAK && !selective && nothingRepeated && (s == nil || q.asked.same > s.times) {
 		a.report(w.sure(), w, f.number, "the NAK of packet %d again, and nothing was repeated since", q.asked.number)
 	}
-	q.hasNAK, q.lastNAK = true, uint32(p.AETH.Syndrome)
 	earlier := q.asked
+	same := uint32(1)
+	if earlier.psn == p.PSN && q.hasNAK && q.lastNAK == uint32(p.AETH.Syndrome) {
+		same += earlier.same
+	}
+	q.hasNAK, q.lastNAK = true, uint32(p.AETH.Syndrome)
 	pending := samePSN && !earlier.served // the requester may do what that one asked for
-	q.asked = ask{psn: p.PSN, number: f.number, time: f.time, open: true, nak: true, mayEnd: pending && earlier.mayEnd, from: f.time}
+	q.asked = ask{psn: p.PSN, number: f.number, time: f.time, open: true, nak: true, mayEnd: pending && earlier.mayEnd, from: f.time,
+		same: same, served: s != nil && s.times > 0 && o.stats.tooSoon(f.time-s.time)}
 	switch {
 	case p.AETH.IsRNR():
 		a.ev.class = notReady
@@ -320,7 +332,10 @@ func (a *analysis) responseOrder(w, o *flow, f *frame, p *wire.Packet, r *awaite
 	if jumps || !info.First() {
 		jumps = info.First() == w.rsp.within || !info.First() && jumps
 	}
-	if repeated && jumps {
+	anew := at == r.restart && at < r.next // what is missing of the previous response comes again in this one
+	if s := q.at(r.psn); repeated && jumps && !info.First() && s != nil && o.stats.tooSoon(f.time-s.time) {
+		a.reordered(w, f.number, "PSN %d of the response comes after later ones, and too soon for what was asked for again", p.PSN)
+	} else if repeated && jumps && !anew {
 		// The missing part may be requested once more.
 		if from := wire.PSNAdd(w.rsp.last, 1); wire.PSNDiff(p.PSN, from) > 0 {
 			a.ev.missing = psns(from, wire.PSNAdd(p.PSN, 1<<24-1))
