@@ -171,6 +171,20 @@ func TestHealthy(t *testing.T) {
 			c.request(time.Microsecond, 9, wire.RCSendLast, 8)
 			c.answer(time.Microsecond, 9, wire.AckUnlimited, 1)
 		},
+		"the acknowledgement of a repetition counts a READ behind it, whose response is lost": func(c *rc) {
+			c.request(0, 5, wire.RCSendOnly, 8)
+			c.answer(5*time.Microsecond, 5, wire.AckUnlimited, 1)
+			c.request(time.Microsecond, 6, wire.RCSendOnly, 8)
+			read := &wire.Packet{BTH: wire.BTH{Opcode: wire.RCReadRequest, PSN: 7}, RETH: wire.RETH{Length: 8}}
+			c.send(0, time.Microsecond, read)
+			c.request(20*ms, 6, wire.RCSendOnly, 8)
+			c.answer(5*time.Microsecond, 6, wire.AckUnlimited, 3) // that of the first one is lost
+			c.send(0, time.Microsecond, read)
+			c.send(1, 5*time.Microsecond, &wire.Packet{BTH: wire.BTH{Opcode: wire.RCReadResponseOnly, PSN: 7},
+				AETH: wire.AETH{Syndrome: wire.AckUnlimited, MSN: 3}, Payload: make([]byte, 8)})
+			c.request(time.Microsecond, 8, wire.RCSendOnly, 8)
+			c.answer(5*time.Microsecond, 8, wire.AckUnlimited, 4)
+		},
 		"what a NAK asks for comes for the first time": func(c *rc) {
 			c.request(0, 5, wire.RCSendOnly, 8)
 			c.request(time.Microsecond, 8, wire.RCSendOnly, 8)

@@ -12,7 +12,8 @@ const (
 	// wrong: the packets violate the protocol, a checksum is wrong, or a packet is missing from the
 	// capture.
 	wrong level = iota
-	// doubtful: the packets are valid, but break the sender's pattern, as if one is missing.
+	// doubtful: the packets are valid, but break the sender's pattern, as if one is missing. Once a
+	// packet of the connection has come late, this is a note.
 	doubtful
 	// note: something was not checked, or packets were reordered, as networks do.
 	note

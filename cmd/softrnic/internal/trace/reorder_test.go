@@ -21,9 +21,9 @@ import (
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
-// disorder runs a conversation in virtual time on a network that reorders in both directions. It is
-// captured on either side, on the network and at the host.
-func disorder(t *testing.T, seed uint64) (captures [4]bytes.Buffer) {
+// disorder runs a conversation in virtual time on a network that reorders in both directions, and
+// loses a share of the packets. It is captured on either side, on the network and at the host.
+func disorder(t *testing.T, seed uint64, loss float64) (captures [4]bytes.Buffer) {
 	must := func(err error) {
 		if err != nil {
 			t.Fatal(err)
@@ -34,6 +34,9 @@ func disorder(t *testing.T, seed uint64) (captures [4]bytes.Buffer) {
 		Delay: time.Duration(r.IntN(100)) * time.Microsecond}
 	if r.IntN(2) == 0 {
 		way.Jitter = way.Delay / 4
+	}
+	if way.Loss = loss; loss > 0 {
+		way.Reorder *= float64(seed % 3) // without, little or more
 	}
 	lan := new(pipe.Switch)
 	var devs [2]*verbs.Device
@@ -130,7 +133,7 @@ func TestDisorder(t *testing.T) {
 	}
 	for seed := first; seed < first+seeds; seed++ {
 		var captures [4]bytes.Buffer
-		synctest.Test(t, func(t *testing.T) { captures = disorder(t, seed) })
+		synctest.Test(t, func(t *testing.T) { captures = disorder(t, seed, 0) })
 		for i := range captures {
 			src, err := open(&captures[i])
 			if err != nil {
@@ -154,6 +157,43 @@ func TestDisorder(t *testing.T) {
 	}
 	t.Logf("%d seeds, %d repeated, %d reordered", seeds, repeated, reordered)
 	if n := int(seeds) * 50; repeated < n || reordered < n {
+		t.Error("too few to see anything")
+	}
+}
+
+// TestLossy: with losses in both directions, which a capture shows or does not, nothing is wrong.
+func TestLossy(t *testing.T) {
+	seeds, lost, repeated := uint64(12), 0, 0
+	switch {
+	case os.Getenv("SOFTRNIC_LONG") != "":
+		seeds = 1000
+	case os.Getenv("SOFTRNIC_SYSTEM") != "":
+		seeds = 100
+	}
+	for seed := range seeds {
+		var captures [4]bytes.Buffer
+		synctest.Test(t, func(t *testing.T) { captures = disorder(t, seed, []float64{0.005, 0.02, 0.05}[seed/3%3]) })
+		for i := range captures {
+			src, err := open(&captures[i])
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			a, err := (&Command{Errors: true}).trace(context.Background(), src, &out, "test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.counts.Wrong > 0 {
+				t.Errorf("seed %d, capture %d:\n%s", seed, i, out.String())
+			}
+			for _, f := range a.flows {
+				repeated += int(f.stats.Repeated)
+				lost += int(f.stats.Lost)
+			}
+		}
+	}
+	t.Logf("%d seeds, %d repeated, %d lost in front of the captures", seeds, repeated, lost)
+	if n := int(seeds); repeated < 10*n || lost < n {
 		t.Error("too few to see anything")
 	}
 }

@@ -242,7 +242,7 @@ func (a *analysis) request(w *flow, f *frame, p *wire.Packet) {
 	}
 	if ahead > 0 {
 		a.gapBefore(w, f, p)
-	} else if q.resuming && wire.PSNDiff(q.una, q.resume) <= 0 && !a.probe(q, f) { // else an answer has shown that no more must be repeated
+	} else if q.resuming && wire.PSNDiff(q.una, q.resume) <= 0 && !a.probe(q, f, p) { // else an answer shows that no more is to be repeated
 		a.leftOut(q, f, p, p.PSN)
 	}
 	q.resuming, q.early = false, false

@@ -139,7 +139,7 @@ func (a *analysis) acknowledgement(w, o *flow, f *frame, p *wire.Packet, before 
 	q.hasNAK, q.lastNAK = true, uint32(p.AETH.Syndrome)
 	pending := samePSN && !earlier.served // the requester may do what that one asked for
 	q.asked = ask{psn: p.PSN, number: f.number, time: f.time, open: true, nak: true, mayEnd: pending && earlier.mayEnd, from: f.time,
-		same: same, served: s != nil && s.times > 0 && o.stats.tooSoon(f.time-s.time)}
+		same: same, served: selective && s != nil && s.times > 0 && o.stats.tooSoon(f.time-s.time)}
 	switch {
 	case p.AETH.IsRNR():
 		a.ev.class = notReady
@@ -250,10 +250,30 @@ func (a *analysis) passedOver(q *requester, s *sent, psn uint32, own bool) {
 func (a *analysis) sequence(w, o *flow, f *frame, p *wire.Packet) {
 	q := &o.req
 	msn := (q.base + q.done) & 0xffffff
-	if q.msnKnown && p.AETH.MSN != msn {
+	ahead, behind := (p.AETH.MSN-msn)&0xffffff, uint32(0)
+	if p.AETH.IsACK() {
+		behind = q.executed(p.PSN)
+	}
+	if q.msnKnown && ahead > behind {
 		a.report(w.sure(), w, f.number, "MSN %d, but %d messages are complete with PSN %d", p.AETH.MSN, msn, p.PSN)
+	} else if behind > 0 && (ahead > 0 || !q.msnKnown) {
+		return // it may count some of them
 	}
 	q.base, q.msnKnown = (p.AETH.MSN-q.done)&0xffffff, true
+}
+
+// executed returns the number of READs and atomics right behind a packet that came again. The
+// acknowledgement of its repetition ends there if their responses were lost, and its MSN counts them.
+func (q *requester) executed(psn uint32) (n uint32) {
+	s := q.at(psn)
+	for s != nil && s.again && n < maxMissing {
+		next := q.at(wire.PSNAdd(psn, 1))
+		if next == nil || !next.op.Info().Answered() {
+			break
+		}
+		psn, n = wire.PSNAdd(psn, max(next.span, 1)), n+1
+	}
+	return n
 }
 
 // responded analyses a packet of the response to a READ or an atomic.
@@ -332,7 +352,8 @@ func (a *analysis) responseOrder(w, o *flow, f *frame, p *wire.Packet, r *awaite
 	if jumps || !info.First() {
 		jumps = info.First() == w.rsp.within || !info.First() && jumps
 	}
-	anew := at == r.restart && at < r.next // what is missing of the previous response comes again in this one
+	// A response that begins again has what the previous one lacks.
+	anew := at == r.restart && at < r.next && wire.PSNDiff(p.PSN, w.rsp.last) <= 0
 	if s := q.at(r.psn); repeated && jumps && !info.First() && s != nil && o.stats.tooSoon(f.time-s.time) {
 		a.reordered(w, f.number, "PSN %d of the response comes after later ones, and too soon for what was asked for again", p.PSN)
 	} else if repeated && jumps && !anew {
