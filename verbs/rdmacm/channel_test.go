@@ -60,6 +60,37 @@ func TestCloseDropsEvents(t *testing.T) {
 	})
 }
 
+// WriteEvent adds an event in any state but closed, in order with those of the device.
+func TestWriteEvent(t *testing.T) {
+	bubble(t, func(t *testing.T, a, b *end) {
+		l := a.listen(rdmacm.TCP)
+		must(t, l.WriteEvent(rdmacm.User, -7, 1<<63))
+		c := b.resolve(rdmacm.TCP, v4A+":7471")
+		must(t, c.Connect(nil))
+		synctest.Wait()
+		must(t, l.WriteEvent(rdmacm.AddrInfoResolved, 0, 2))
+		if e := a.next(rdmacm.User); e.ID != l || e.ListenID != nil || e.Status != -7 || e.Arg != 1<<63 {
+			t.Errorf("event %+v", e)
+		}
+		s := a.next(rdmacm.ConnectRequest).ID
+		if e := a.next(rdmacm.AddrInfoResolved); e.ID != l || e.Status != 0 || e.Arg != 2 {
+			t.Errorf("event %+v", e)
+		}
+		must(t, s.WriteEvent(rdmacm.User, 0, 3))
+		if e := a.next(rdmacm.User); e.ID != s || e.Arg != 3 {
+			t.Errorf("event %+v", e)
+		}
+		for _, e := range []rdmacm.EventType{rdmacm.AddrResolved, rdmacm.TimewaitExit, rdmacm.AddrInfoError, rdmacm.User + 1, 255} {
+			wantErr(t, l.WriteEvent(e, 0, 0), syscall.EINVAL)
+		}
+		must(t, l.WriteEvent(rdmacm.User, 0, 0)) // Close drops it
+		a.close(s, l)
+		wantErr(t, l.WriteEvent(rdmacm.User, 0, 0), verbs.ErrClosed)
+		b.next(rdmacm.Rejected)
+		b.close(c)
+	})
+}
+
 func TestChannelClosed(t *testing.T) {
 	bubble(t, func(t *testing.T, a, b *end) {
 		id := a.id(rdmacm.TCP)

@@ -35,15 +35,23 @@ const (
 	// receives packets to it. A connection will fail unless the address is soon added again.
 	AddrChange
 	TimewaitExit
+	// AddrInfoResolved is the end of rdma_resolve_addrinfo of librdmacm: names are resolved.
+	AddrInfoResolved
+	// AddrInfoError is the failure of a query of InfiniBand's service records. It has Linux's number,
+	// and no device here reports it.
+	AddrInfoError
+	// User is an event of the application's own: see ID.WriteEvent.
+	User
 )
 
 var eventNames = [...]string{"RDMA_CM_EVENT_ADDR_RESOLVED", "RDMA_CM_EVENT_ADDR_ERROR", "RDMA_CM_EVENT_ROUTE_RESOLVED",
 	"RDMA_CM_EVENT_ROUTE_ERROR", "RDMA_CM_EVENT_CONNECT_REQUEST", "RDMA_CM_EVENT_CONNECT_RESPONSE",
 	"RDMA_CM_EVENT_CONNECT_ERROR", "RDMA_CM_EVENT_UNREACHABLE", "RDMA_CM_EVENT_REJECTED", "RDMA_CM_EVENT_ESTABLISHED",
 	"RDMA_CM_EVENT_DISCONNECTED", "RDMA_CM_EVENT_DEVICE_REMOVAL", "RDMA_CM_EVENT_MULTICAST_JOIN",
-	"RDMA_CM_EVENT_MULTICAST_ERROR", "RDMA_CM_EVENT_ADDR_CHANGE", "RDMA_CM_EVENT_TIMEWAIT_EXIT"}
+	"RDMA_CM_EVENT_MULTICAST_ERROR", "RDMA_CM_EVENT_ADDR_CHANGE", "RDMA_CM_EVENT_TIMEWAIT_EXIT",
+	"RDMA_CM_EVENT_ADDRINFO_RESOLVED", "RDMA_CM_EVENT_ADDRINFO_ERROR", "RDMA_CM_EVENT_USER"}
 
-// String returns the name that rdma_event_str returns.
+// String returns the name of rdma_cma.h, which is also what rdma_event_str returns, except for User.
 func (t EventType) String() string {
 	if int(t) < len(eventNames) {
 		return eventNames[t]
@@ -67,6 +75,8 @@ type Event struct {
 	UD UDParam
 	// Group is set in MulticastJoin and MulticastError.
 	Group netip.Addr
+	// Arg is the argument of ID.WriteEvent, in User and AddrInfoResolved.
+	Arg uint64
 
 	acked atomic.Bool
 }
@@ -79,6 +89,22 @@ func (e *Event) Ack() error {
 		return verbs.Errorf(verbs.ErrInvalid, "acknowledge event", "%v is already acknowledged", e.Type)
 	}
 	e.owner().signals.ack()
+	return nil
+}
+
+// WriteEvent adds an event to the ID's channel, with a status and an argument that mean something to
+// the reader only (rdma_write_cm_event). t is User, or AddrInfoResolved for a library that has
+// resolved names for its application.
+func (id *ID) WriteEvent(t EventType, status int, arg uint64) error {
+	const op = "write event"
+	if t != User && t != AddrInfoResolved {
+		return verbs.Errorf(verbs.ErrInvalid, op, "%v is neither %v nor %v", t, User, AddrInfoResolved)
+	}
+	if err := id.lockOwn(op); err != nil {
+		return err
+	}
+	defer id.mu.Unlock()
+	id.ch.add(&Event{Type: t, ID: id, Status: status, Arg: arg})
 	return nil
 }
 

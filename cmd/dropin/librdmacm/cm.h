@@ -29,6 +29,12 @@ extern unsigned int front_generation;
 
 #include "../libibverbs/life.h"
 
+// Of rdma-core 60 and later. The installed headers may lack them.
+#define EVENT_ADDRINFO_RESOLVED 16
+#define EVENT_USER 18
+#define ADDRINFO_SA 0x10  // RAI_SA
+#define ADDRINFO_DNS 0x20 // RAI_DNS
+
 // A device with the objects that its IDs share. It is opened when the first ID needs it, and is
 // never freed.
 struct cm_device {
@@ -65,6 +71,8 @@ struct cm_id {
 	struct ibv_qp_init_attr *qp_init_attr; // of rdma_create_ep, for the QPs of a listener's requests
 
 	pthread_mutex_t mutex; // guards the fields below
+	int resolving;         // rdma_resolve_addrinfo was called, and its result not yet taken
+	struct rdma_addrinfo *resolved;
 	pthread_cond_t acked;
 	uint32_t completed; // acknowledged events
 	struct group *groups;

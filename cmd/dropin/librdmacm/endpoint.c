@@ -42,6 +42,15 @@ static int look_up(const char *node, const char *service, const struct rdma_addr
 	return err ? EAI_MEMORY : 0;
 }
 
+// subnet_administrator returns the errno of a query of InfiniBand's service records, which Ethernet
+// ports do not have.
+static int subnet_administrator(const char *node, const char *service, int flags)
+{
+	if (node || flags & ADDRINFO_DNS)
+		return EOPNOTSUPP;
+	return service ? ENOENT : EINVAL;
+}
+
 // rdma_getaddrinfo returns an error of getaddrinfo unchanged, for gai_strerror.
 PUBLIC int rdma_getaddrinfo(const char *node, const char *service, const struct rdma_addrinfo *hints, struct rdma_addrinfo **res)
 {
@@ -49,6 +58,8 @@ PUBLIC int rdma_getaddrinfo(const char *node, const char *service, const struct 
 	if (!node && !service && !hints)
 		return result(EINVAL);
 	int err = front_load();
+	if (!err && hints && hints->ai_flags & ADDRINFO_SA)
+		err = subnet_administrator(node, service, hints->ai_flags);
 	if (err)
 		return result(err);
 	if (!hints)
@@ -89,6 +100,82 @@ PUBLIC void rdma_freeaddrinfo(struct rdma_addrinfo *r)
 		free(r);
 		r = next;
 	}
+}
+
+// resolve looks names up for an ID, and reports that as an event. It returns an errno. As in
+// rdma-core, this is negative if it is an error of getaddrinfo, and the lookup is not in the
+// background.
+static int resolve(struct cm_id *s, const char *node, const char *service, const struct rdma_addrinfo *hints)
+{
+	struct rdma_addrinfo *r;
+	int err;
+	if (hints && hints->ai_flags & ADDRINFO_SA) {
+		err = subnet_administrator(node, service, hints->ai_flags);
+		// The kernel's errors: the ID has no device, or one that is not InfiniBand's.
+		return err == ENOENT ? s->id.verbs ? EOPNOTSUPP : EINVAL : err;
+	}
+	if ((err = rdma_getaddrinfo(node, service, hints, &r)))
+		return err == -1 ? errno : err;
+	pthread_mutex_lock(&s->mutex); // until the event is written, so that it is there when its result is
+	err = engine->cm_write_event(s->handle, EVENT_ADDRINFO_RESOLVED, 0, 0);
+	if (!err)
+		s->resolved = r;
+	pthread_mutex_unlock(&s->mutex);
+	if (err)
+		rdma_freeaddrinfo(r);
+	return err;
+}
+
+// claim begins a resolution, if none has begun whose result is not taken yet.
+static int claim(struct cm_id *s)
+{
+	pthread_mutex_lock(&s->mutex);
+	int busy = s->resolving;
+	s->resolving = 1;
+	pthread_mutex_unlock(&s->mutex);
+	return busy ? EBUSY : 0;
+}
+
+static void unclaim(void *v)
+{
+	struct cm_id *s = v;
+	pthread_mutex_lock(&s->mutex);
+	s->resolving = 0;
+	pthread_mutex_unlock(&s->mutex);
+}
+
+PUBLIC int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *service, const struct rdma_addrinfo *hints)
+{
+	if (!id)
+		return result(EINVAL);
+	struct cm_id *s = to_id(id);
+	if (inherited(&s->life))
+		return result(ENODEV);
+	int err = claim(s);
+	if (err)
+		return result(err);
+	pthread_cleanup_push(unclaim, s);
+	err = resolve(s, node, service, hints);
+	pthread_cleanup_pop(err);
+	return complete(s, err);
+}
+
+PUBLIC int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info)
+{
+	if (!id || !info)
+		return result(EINVAL);
+	struct cm_id *s = to_id(id);
+	if (inherited(&s->life))
+		return result(ENODEV);
+	pthread_mutex_lock(&s->mutex);
+	struct rdma_addrinfo *r = s->resolved;
+	if (r) {
+		*info = r;
+		s->resolved = NULL;
+		s->resolving = 0;
+	}
+	pthread_mutex_unlock(&s->mutex);
+	return result(r ? 0 : ENOENT);
 }
 
 // How long rdma_create_ep waits for an address, and for a route, in ms.

@@ -134,6 +134,10 @@ static int fill_event(struct event *out, struct sr_cm_event *e)
 	ev->event = e->type;
 	ev->status = e->status;
 	switch (e->type) {
+	case EVENT_USER:
+	case EVENT_ADDRINFO_RESOLVED:
+		memcpy(&ev->param, &e->arg, sizeof e->arg); // param.arg, which older headers lack
+		return 1;
 	case RDMA_CM_EVENT_CONNECT_REQUEST: {
 		struct cm_id *listener = (struct cm_id *)(uintptr_t)e->listen_id;
 		ev->listen_id = &listener->id;
@@ -249,6 +253,13 @@ PUBLIC int rdma_ack_cm_event(struct rdma_cm_event *ev)
 	return 0;
 }
 
+PUBLIC int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, int status, uint64_t arg)
+{
+	if ((unsigned int)event != EVENT_USER)
+		return result(EINVAL);
+	return result(engine->cm_write_event(to_id(id)->handle, event, status, arg));
+}
+
 PUBLIC const char *rdma_event_str(enum rdma_cm_event_type event)
 {
 #define NAME(e) [e] = #e
@@ -269,8 +280,8 @@ PUBLIC const char *rdma_event_str(enum rdma_cm_event_type event)
 		NAME(RDMA_CM_EVENT_MULTICAST_ERROR),
 		NAME(RDMA_CM_EVENT_ADDR_CHANGE),
 		NAME(RDMA_CM_EVENT_TIMEWAIT_EXIT),
-		// These two are not in the headers of rdma-core 44.
-		[RDMA_CM_EVENT_TIMEWAIT_EXIT + 1] = "RDMA_CM_EVENT_ADDRINFO_RESOLVED", "RDMA_CM_EVENT_ADDRINFO_ERROR",
+		// These two are not in the headers of rdma-core 44. rdma-core has no name for USER.
+		[EVENT_ADDRINFO_RESOLVED] = "RDMA_CM_EVENT_ADDRINFO_RESOLVED", "RDMA_CM_EVENT_ADDRINFO_ERROR",
 	};
 #undef NAME
 	return (unsigned int)event < sizeof names / sizeof *names ? names[event] : "UNKNOWN EVENT";

@@ -42,6 +42,8 @@ void free_id(struct cm_id *s)
 	}
 	free(s->qp_init_attr);
 	s->qp_init_attr = NULL;
+	rdma_freeaddrinfo(s->resolved);
+	s->resolved = NULL;
 	end_destroy(&s->life, s);
 }
 

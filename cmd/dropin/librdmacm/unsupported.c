@@ -7,13 +7,7 @@
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-// RDMACM_1.4 and RDMACM_1.5
-UNSUPPORTED(int, rdma_resolve_addrinfo, (struct rdma_cm_id *id, const char *node, const char *service, const struct rdma_addrinfo *hints))
-{ return result(EOPNOTSUPP); }
-UNSUPPORTED(int, rdma_query_addrinfo, (struct rdma_cm_id *id, struct rdma_addrinfo **info))
-{ return result(EOPNOTSUPP); }
-UNSUPPORTED(int, rdma_write_cm_event, (struct rdma_cm_id *id, enum rdma_cm_event_type event, int status, uint64_t arg))
-{ return result(EOPNOTSUPP); }
+// RDMACM_1.5
 UNSUPPORTED(int, repoll_create, (int flags))
 { return result(ENOSYS); }
 UNSUPPORTED(int, repoll_ctl, (int ep, int op, int fd, struct epoll_event *event))

@@ -252,6 +252,8 @@ func TestErrnoOfCM(t *testing.T) {
 		{"reject without a request", srCMReject(fresh.id, nil, 0), syscall.EINVAL},
 		{"reject with -1 bytes", srCMReject(fresh.id, nil, -1), syscall.EINVAL},
 		{"disconnect without a connection", srCMDisconnect(fresh.id), syscall.EINVAL},
+		{"write an event of the device's", srCMWriteEvent(fresh.id, cU32(rdmacm.AddrError), 0, 0), syscall.EINVAL},
+		{"write an event of type 256 + USER", srCMWriteEvent(fresh.id, 256+cU32(rdmacm.User), 0, 0), syscall.EINVAL},
 		{"an unknown option", srCMSetOption(fresh.id, 99, 1), syscall.ENOSYS},
 		{"attributes for state 256", srCMInitQPAttr(fresh.id, &cQPAttr{qp_state: 256}, &mask), syscall.EINVAL},
 		{"attributes without a device", srCMInitQPAttr(fresh.id, &attr, &mask), syscall.EINVAL},

@@ -114,6 +114,16 @@ func srCMReject(h C.uint32_t, data unsafe.Pointer, n C.int) C.int {
 	})
 }
 
+//export srCMWriteEvent
+func srCMWriteEvent(h, t C.uint32_t, status C.int, arg C.uint64_t) C.int {
+	return with(&cmIDs, h, func(s *cmID) error {
+		if err := s.unreuse(); err != nil { // a retained listener is not in the program's channel
+			return err
+		}
+		return s.WriteEvent(enum[rdmacm.EventType](t), int(status), uint64(arg))
+	})
+}
+
 //export srCMInitQPAttr
 func srCMInitQPAttr(h C.uint32_t, a *C.struct_sr_qp_attr, mask *C.int) C.int {
 	return called(h, "rdma_init_qp_attr", func(s *cmID) error {
@@ -139,7 +149,7 @@ func srCMGetEvent(h C.uint32_t, newCookie C.uint64_t, out *C.struct_sr_cm_event)
 	if err != nil {
 		return errnoQuietly(err)
 	}
-	*out = C.struct_sr_cm_event{_type: C.uint32_t(e.Type), status: C.int(e.Status)}
+	*out = C.struct_sr_cm_event{_type: C.uint32_t(e.Type), status: C.int(e.Status), arg: C.uint64_t(e.Arg)}
 	var s *cmID
 	if e.ListenID == nil {
 		s = e.ID.Context().(*cmID)

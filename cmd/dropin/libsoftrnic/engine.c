@@ -84,6 +84,7 @@ static const struct sr_engine engine = {
 	.cm_reject = srCMReject,
 	.cm_disconnect = srCMDisconnect,
 	.cm_notify = srCMNotify,
+	.cm_write_event = srCMWriteEvent,
 	.cm_init_qp_attr = srCMInitQPAttr,
 	.cm_join = srCMJoin,
 	.cm_leave = srCMLeave,

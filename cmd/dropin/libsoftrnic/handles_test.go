@@ -55,7 +55,8 @@ var takingHandles = map[string]struct {
 	"srCMAccept": {srCMAccept, syscall.EINVAL}, "srCMEstablish": {srCMEstablish, syscall.EINVAL},
 	"srCMReject": {srCMReject, syscall.EINVAL}, "srCMDisconnect": {srCMDisconnect, syscall.EINVAL},
 	"srCMNotify": {srCMNotify, syscall.EINVAL}, "srCMInitQPAttr": {srCMInitQPAttr, syscall.EINVAL},
-	"srCMJoin": {srCMJoin, syscall.EINVAL}, "srCMLeave": {srCMLeave, syscall.EINVAL},
+	"srCMWriteEvent": {srCMWriteEvent, syscall.EINVAL},
+	"srCMJoin":       {srCMJoin, syscall.EINVAL}, "srCMLeave": {srCMLeave, syscall.EINVAL},
 
 	"srRsBind": {srRsBind, syscall.EBADF}, "srRsListen": {srRsListen, syscall.EBADF}, "srRsAccept": {srRsAccept, syscall.EBADF},
 	"srRsConnect": {srRsConnect, syscall.EBADF}, "srRsShutdown": {srRsShutdown, syscall.EBADF}, "srRsClose": {srRsClose, syscall.EBADF},

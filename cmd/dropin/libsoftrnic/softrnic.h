@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 // SR_VERSION is increased with every change of this interface.
-#define SR_VERSION 19
+#define SR_VERSION 20
 
 // The largest number of devices of a process.
 #define SR_MAX_DEVICES 16
@@ -266,6 +266,7 @@ struct sr_cm_event {
 	struct sr_cm_ud_param ud; // in port space UDP and in multicast events
 	uint8_t data_len, data[255];
 	struct sr_cm_addr group; // of multicast events; its port is 0
+	uint64_t arg;            // of cm_write_event
 };
 
 // Options of cm_set_option, of level RDMA_OPTION_ID.
@@ -458,6 +459,8 @@ struct sr_engine {
 	int (*cm_reject)(uint32_t id, void *private_data, int length);
 	int (*cm_disconnect)(uint32_t id);
 	int (*cm_notify)(uint32_t id);
+	// cm_write_event adds an event of type USER or ADDRINFO_RESOLVED to the channel of an ID.
+	int (*cm_write_event)(uint32_t id, uint32_t type, int status, uint64_t arg);
 	// For the transition to attr->qp_state.
 	int (*cm_init_qp_attr)(uint32_t id, struct sr_qp_attr *attr, int *mask);
 	int (*cm_join)(uint32_t id, struct sr_cm_addr *group, int send_only);

@@ -2,7 +2,9 @@
 // first failed check.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
@@ -297,6 +299,110 @@ static void families(void)
 	CHECK(rdma_getaddrinfo("127.0.0.1", "7009", &hints, &r));
 }
 
+// Functions of rdma-core 60 and later, which the installed headers may lack.
+static int (*write_event)(struct rdma_cm_id *, enum rdma_cm_event_type, int, uint64_t);
+static int (*resolve_addrinfo)(struct rdma_cm_id *, const char *, const char *, const struct rdma_addrinfo *);
+static int (*query_addrinfo)(struct rdma_cm_id *, struct rdma_addrinfo **);
+static const enum rdma_cm_event_type ADDRINFO_RESOLVED = (enum rdma_cm_event_type)16, USER = (enum rdma_cm_event_type)18;
+enum { SA = 0x10, DNS = 0x20 }; // flags of rdma_addrinfo
+
+// A program's own events are in order with those of the device, whatever the state of the ID, and go
+// with an ID to its next channel. They are acknowledged as others are.
+static void own_events(void)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel(), *next = rdma_create_event_channel();
+	struct rdma_cm_id *id;
+	struct rdma_cm_event *e;
+	CHECK(ch && next && !rdma_create_id(ch, &id, &id, RDMA_PS_TCP));
+	for (int type = -1; type < 21; type++) {
+		if (type != (int)USER)
+			FAILS(write_event(id, (enum rdma_cm_event_type)type, 0, 0), EINVAL);
+	}
+	CHECK(!write_event(id, USER, -7, 0x123456789abcdef0) && !rdma_resolve_addr(id, NULL, address(OWN, 7020), 10000));
+	CHECK(!rdma_get_cm_event(ch, &e) && e->event == USER && e->id == id && !e->listen_id && e->status == -7);
+	uint64_t arg;
+	memcpy(&arg, &e->param, sizeof arg);
+	CHECK(arg == 0x123456789abcdef0 && e->id->context == &id && !rdma_ack_cm_event(e));
+	CHECK(!take(ch, RDMA_CM_EVENT_ADDR_RESOLVED, NULL) && !write_event(id, USER, 1, 1) && !write_event(id, USER, 2, 2));
+	CHECK(!rdma_migrate_id(id, next) && !write_event(id, USER, 3, 3));
+	for (int i = 1; i <= 3; i++)
+		CHECK(take(next, USER, NULL) == i);
+	struct pollfd fds[] = {{ch->fd, POLLIN, 0}, {next->fd, POLLIN, 0}};
+	CHECK(poll(fds, 2, 0) == 0 && !write_event(id, USER, 0, 0) && poll(fds, 2, 10000) == 1 && fds[1].revents == POLLIN);
+	CHECK(!rdma_destroy_id(id) && poll(fds, 2, 0) == 0); // an event that was not taken is dropped
+	FAILS(write_event(id, USER, 0, 0), EINVAL);
+
+	// Those of a listener.
+	CHECK(!rdma_create_id(ch, &id, NULL, RDMA_PS_TCP) && !rdma_bind_addr(id, address(OWN, 7021)) && !write_event(id, USER, 4, 0));
+	CHECK(!rdma_listen(id, 1) && take(ch, USER, NULL) == 4 && !write_event(id, USER, 5, 0) && take(ch, USER, NULL) == 5);
+	CHECK(!rdma_destroy_id(id));
+	rdma_destroy_event_channel(next);
+	rdma_destroy_event_channel(ch);
+}
+
+// Names are resolved with an event, and the result is taken once. There are no service records of
+// InfiniBand.
+static void names(void)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct rdma_cm_id *id, *sync;
+	struct rdma_addrinfo *r = NULL, hints = {.ai_flags = RAI_PASSIVE | RAI_NUMERICHOST, .ai_port_space = RDMA_PS_UDP};
+	CHECK(ch && !rdma_create_id(ch, &id, NULL, RDMA_PS_UDP));
+	FAILS(query_addrinfo(id, &r), ENOENT);
+	FAILS(query_addrinfo(id, NULL), EINVAL);
+	FAILS(query_addrinfo(NULL, &r), EINVAL);
+	FAILS(resolve_addrinfo(NULL, OWN, "7022", NULL), EINVAL);
+	FAILS(resolve_addrinfo(id, NULL, NULL, NULL), EINVAL);
+	FAILS(resolve_addrinfo(id, "no.number", "7022", &hints), EAI_NONAME); // not an errno, as in rdma-core
+	CHECK(!resolve_addrinfo(id, OWN, "7022", &hints));
+	FAILS(resolve_addrinfo(id, OWN, "7022", &hints), EBUSY);
+	struct rdma_cm_id *of;
+	CHECK(!take(ch, ADDRINFO_RESOLVED, &of) && of == id && !query_addrinfo(id, &r));
+	CHECK(r && !r->ai_next && r->ai_flags == RAI_PASSIVE && r->ai_family == AF_INET && r->ai_qp_type == IBV_QPT_UD);
+	CHECK(r->ai_port_space == RDMA_PS_UDP && r->ai_src_len == sizeof(struct sockaddr_in) && !r->ai_dst_len);
+	CHECK(!memcmp(r->ai_src_addr, address(OWN, 7022), sizeof(struct sockaddr_in)));
+	FAILS(query_addrinfo(id, &r), ENOENT);
+	CHECK(!rdma_bind_addr(id, r->ai_src_addr));
+	rdma_freeaddrinfo(r);
+
+	// Again, with a bound ID, and without taking the result.
+	hints = (struct rdma_addrinfo){.ai_flags = DNS};
+	CHECK(!resolve_addrinfo(id, OWN, "7023", &hints) && !take(ch, ADDRINFO_RESOLVED, NULL) && !rdma_destroy_id(id));
+
+	CHECK(!rdma_create_id(NULL, &sync, NULL, RDMA_PS_TCP) && !resolve_addrinfo(sync, OWN, "7024", NULL));
+	CHECK(sync->event && sync->event->event == ADDRINFO_RESOLVED && !query_addrinfo(sync, &r) && !r->ai_src_len);
+	CHECK(!memcmp(r->ai_dst_addr, address(OWN, 7024), sizeof(struct sockaddr_in)) && r->ai_port_space == RDMA_PS_TCP);
+	CHECK(!rdma_resolve_addr(sync, NULL, r->ai_dst_addr, 10000));
+	rdma_freeaddrinfo(r);
+	CHECK(!rdma_destroy_id(sync));
+
+	CHECK(!rdma_create_id(ch, &id, NULL, RDMA_PS_TCP));
+	hints = (struct rdma_addrinfo){.ai_flags = SA};
+	FAILS(resolve_addrinfo(id, NULL, "1", &hints), EINVAL); // the ID has no device
+	CHECK(!rdma_bind_addr(id, address(OWN, 0)));
+	FAILS(resolve_addrinfo(id, NULL, "1", &hints), EOPNOTSUPP);
+	FAILS(resolve_addrinfo(id, NULL, NULL, &hints), EINVAL);
+	FAILS(resolve_addrinfo(id, OWN, "1", &hints), EOPNOTSUPP);
+	FAILS(rdma_getaddrinfo(NULL, "1", &hints, &r), ENOENT);
+	FAILS(rdma_getaddrinfo(NULL, NULL, &hints, &r), EINVAL);
+	FAILS(rdma_getaddrinfo(OWN, "1", &hints, &r), EOPNOTSUPP);
+	hints.ai_flags |= DNS;
+	FAILS(resolve_addrinfo(id, NULL, "1", &hints), EOPNOTSUPP);
+	FAILS(rdma_getaddrinfo(NULL, "1", &hints, &r), EOPNOTSUPP);
+	CHECK(!rdma_destroy_id(id));
+	rdma_destroy_event_channel(ch);
+}
+
+static void later(void)
+{
+	write_event = dlsym(RTLD_DEFAULT, "rdma_write_cm_event");
+	resolve_addrinfo = dlsym(RTLD_DEFAULT, "rdma_resolve_addrinfo");
+	query_addrinfo = dlsym(RTLD_DEFAULT, "rdma_query_addrinfo");
+	CHECK(write_event && resolve_addrinfo && query_addrinfo);
+	own_events();
+	names();
+}
+
 int main(void)
 {
 	setvbuf(stdout, NULL, _IONBF, 0);
@@ -309,5 +415,6 @@ int main(void)
 	after_listener();
 	threads();
 	destroyed();
+	later();
 	return 0;
 }
