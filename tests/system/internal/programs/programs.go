@@ -39,7 +39,7 @@ type Run struct {
 
 // Built are the environment variables that name directories with programs of other projects, which
 // were built with Debian's libraries because Debian has no such package.
-var Built = []string{"SOFTRNIC_UCX", "SOFTRNIC_VALKEY", "SOFTRNIC_FABTESTS"}
+var Built = []string{"SOFTRNIC_UCX", "SOFTRNIC_VALKEY", "SOFTRNIC_FABTESTS", "SOFTRNIC_MOONCAKE"}
 
 // page is the file that shows the table to readers, relative to the directory of this package.
 const page = "../../dropin/PROGRAMS.md"

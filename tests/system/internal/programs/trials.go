@@ -47,8 +47,11 @@ var trials = []trial{
 	{"valkey-server", "9.1.2-1", "run by `--sockets`. With `--rdma-bind` it says \"Missing implement of connection type rdma\". " +
 		"Built from the same source with RDMA, it runs, with Valkey's `runtest-rdma`."},
 	{"fabtests", "2.1.0", "run from its source with sid's libfabric: [SUITES.md](SUITES.md#fabtests) has the counts"},
-	{"SPDK", "", "not run with sid: Debian has no package"},
-	{"Mooncake", "commit 3b5a59413", "not built: it needs yalantinglibs, which is no package of Debian"},
-	{"3FS", "commit e2cef82", "not built: it needs folly and other submodules, which are no packages of Debian"},
-	{"librccl1-tests", "5.4.3-3+b1", "not run: it needs an AMD graphics card"},
+	{"SPDK", "", "not run with sid: on 2026-11-29 Debian has DPDK 25.11.4-1, and no package of SPDK. SPDK v26.05 has rows above."},
+	{"Mooncake", "0.3.12.post1, commit 3b5a59413", "its transfer engine is built from its source with sid's packages, and with " +
+		"yalantinglibs 0.5.7, which is no package: [SUITES.md](SUITES.md#mooncake) has the counts"},
+	{"3FS", "commit e2cef82", "not built: its verbs code, `src/common/net/ib`, is written with folly's coroutines. Debian has no package " +
+		"of folly, nor of scnlib, clickhouse-cpp and FoundationDB's client, which the program of its tests links too."},
+	{"librccl1-tests", "5.4.3-3+b1", "not run: sid cannot install it, as libamdhip64-5 needs libamd-comgr2, which is gone. It has " +
+		"tests of collectives for AMD's cards, and no `NetIbMPI`."},
 }
