@@ -2,7 +2,7 @@ package fabric
 
 import (
 	"fmt"
-	"math"
+	"math/rand/v2"
 	"time"
 )
 
@@ -24,7 +24,7 @@ func (o *Port) Node() string { return o.node }
 func (o *Port) Peer() *Port { return o.peer }
 
 // Rate returns the cable's rate in bit/s.
-func (o *Port) Rate() float64 { return 8e12 / float64(o.perByte) }
+func (o *Port) Rate() float64 { return float64(o.rate) }
 
 // Delay returns the cable's delay.
 func (o *Port) Delay() time.Duration { return time.Duration(o.delay / nanosecond) }
@@ -35,14 +35,33 @@ func (o *Port) SetBitErrors(rate float64) error {
 	if !(rate >= 0 && rate < 1) {
 		return fmt.Errorf("fabric: bit error rate %v: it must be 0 to less than 1", rate)
 	}
-	o.bitErrors, o.peer.bitErrors = rate, rate
+	for _, p := range []*Port{o, o.peer} {
+		if p.bitErrors = rate; p.random == nil {
+			p.random = rand.New(o.f.newRandom(ofCables + uint64(p.number)))
+		}
+	}
 	return nil
+}
+
+// atLeastOne returns the probability that one of n events happens or more of them, each of which
+// has a probability. It is the same number on all machines: the conversions keep a compiler from
+// joining a product and a sum.
+func atLeastOne(probability float64, n int) float64 {
+	either := func(p, q float64) float64 { return p + float64(q*(1-p)) }
+	all := 0.0
+	for ; n > 0; n >>= 1 {
+		if n&1 != 0 {
+			all = either(all, probability)
+		}
+		probability = either(probability, probability)
+	}
+	return all
 }
 
 // damaged says whether a frame on the cable has a wrong bit. Then it is lost.
 func (o *Port) damaged(p *packet) bool {
 	const around = 20 // preamble and gap, in p.size
-	if o.bitErrors == 0 || o.f.random.Float64() >= -math.Expm1(float64(8*(p.size-around))*math.Log1p(-o.bitErrors)) {
+	if o.bitErrors == 0 || o.random.Float64() >= atLeastOne(o.bitErrors, 8*(p.size-around)) {
 		return false
 	}
 	o.counters.Lost++
@@ -52,11 +71,24 @@ func (o *Port) damaged(p *packet) bool {
 }
 
 // Pause makes the host send PFC frames that stop classes, a bit for each, or let them go on. It is
-// what a host does that is slow, or faulty (a PFC storm).
+// what a host does that is slow, or faulty (a PFC storm). It goes on when its cable was cut and is
+// mended.
 func (h *Host) Pause(classes uint8, on bool) {
+	if on {
+		h.pausing |= classes
+	} else {
+		h.pausing &^= classes
+	}
 	for c := range uint8(8) {
 		if classes>>c&1 != 0 {
 			h.port.pause(c, on)
 		}
+	}
+}
+
+// pauseAgain sends the frames that the host has sent before its cable was cut.
+func (h *Host) pauseAgain() {
+	if !h.port.down {
+		h.Pause(h.pausing, true)
 	}
 }

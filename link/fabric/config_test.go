@@ -35,7 +35,7 @@ func TestConfig(t *testing.T) {
 		{fabric.Config{Topology: cables(fabric.Cable{A: "a", B: "c"})}, `Topology.Cables[0]: there is no switch "c"`},
 		{fabric.Config{Topology: cables(fabric.Cable{A: "a", B: "a"})}, `Topology.Cables[0]: both ends are at "a"`},
 		{fabric.Config{Topology: cables(fabric.Cable{A: "a", B: "b", Link: fabric.Link{Rate: -1}})}, "Topology.Cables[0].Link.Rate is -1"},
-		{fabric.Config{Topology: cables(fabric.Cable{A: "a", B: "b", Link: fabric.Link{Delay: -1}})}, "Topology.Cables[0].Link.Delay is -1ns"},
+		{fabric.Config{Topology: cables(fabric.Cable{A: "a", B: "b", Link: fabric.Link{Delay: -2}})}, "Topology.Cables[0].Link.Delay is -2ns"},
 		{fabric.Config{Topology: fabric.Topology{Switches: []string{"a", "a"}, Hosts: []string{"a"}}}, `a second switch is called "a"`},
 		{fabric.Config{Topology: fabric.Topology{Switches: []string{""}, Hosts: []string{""}}}, "Topology.Switches[0] has no name"},
 		{fabric.Config{Topology: fabric.Topology{Switches: []string{"host7"}, Hosts: []string{"host7"}}}, `"host7", which is a host's name`},
@@ -53,6 +53,8 @@ func TestConfig(t *testing.T) {
 		{fabric.Config{Topology: star, Switch: fabric.Switch{ECN: fabric.ECN{P: math.NaN()}}}, "Switch.ECN.P is NaN"},
 		{fabric.Config{Topology: star, Switch: fabric.Switch{PFC: fabric.PFC{Classes: 1}}}, "Switch.PFC.Xoff is 0"},
 		{fabric.Config{Topology: star, Switch: fabric.Switch{PFC: fabric.PFC{Classes: 1, Xoff: 1, Xon: 2}}}, "Switch.PFC.Xon is 2"},
+		{fabric.Config{Topology: star, Switch: fabric.Switch{PFC: fabric.PFC{Xon: -2}}}, "Switch.PFC.Xon is -2"},
+		{fabric.Config{Topology: star, Switch: fabric.Switch{PFC: fabric.PFC{Headroom: -2}}}, "Switch.PFC.Headroom is -2"},
 		{fabric.Config{Topology: star, Switch: fabric.Switch{ECMP: 3}}, "Switch.ECMP is 3"},
 		{fabric.Config{Topology: star, Class: func(uint8) uint8 { return 8 }}, "Class(0) is 8"},
 	} {

@@ -49,10 +49,24 @@ type Config struct {
 	Class func(dscp uint8) uint8
 }
 
+// None stands for zero where 0 means a default.
+const None = -1
+
+// orDefault returns the value of a field that may be 0 or None.
+func orDefault[T ~int | ~int64](v, otherwise T) T {
+	switch v {
+	case 0:
+		return otherwise
+	case None:
+		return 0
+	}
+	return v
+}
+
 // Link describes a cable.
 type Link struct {
-	Rate  float64       // bit/s
-	Delay time.Duration // from one end to the other
+	Rate  float64       // bit/s, in whole ones
+	Delay time.Duration // from one end to the other, or None
 }
 
 // Switch configures all switches, and the turns of classes at all ports.
@@ -86,10 +100,10 @@ type PFC struct {
 	// Classes has a bit for each class with PFC, from 1 for class 0.
 	Classes uint8
 	// Above Xoff bytes the neighbour is paused, and down from Xon it may send. Xon 0 means Xoff less
-	// two packets.
+	// two packets, and None that nothing is stored.
 	Xoff, Xon int
 	// Headroom is room above Xoff for what the neighbour sends until it is paused. What exceeds it is
-	// lost. 0 means what the cable needs, by its rate and delay.
+	// lost. 0 means what the cable needs, by its rate and delay, and None that there is no such room.
 	Headroom int
 }
 
@@ -109,6 +123,7 @@ type Counters struct {
 	Delivered uint64 // to hosts
 	Dropped   uint64 // by switches: for want of room, or of a way
 	Lost      uint64 // on cables that were down, or had bit errors
+	Flushed   uint64 // from queues, by Port.Flush
 	Marked    uint64 // with Congestion Experienced
 	Pauses    uint64 // PFC frames that stop a class
 }
@@ -120,10 +135,15 @@ type Fabric struct {
 	strict   uint8     // classes without weights
 	hosts    []*Host
 	switches []*node
-	random   *rand.Rand
+	ends     int // of cables
 	counters Counters
 
+	routes [][]uint16 // by the index of a destination's switch; nil: not known; see node.ways
+	search search
+
 	now          instant
+	order        uint64 // number of the event that is being handled
+	origin       origin
 	agenda       agenda
 	handling     bool // an event is being handled
 	small, large *packet
@@ -161,7 +181,6 @@ func New(cfg *Config) (*Fabric, error) {
 			return nil, fmt.Errorf("fabric: Class(%d) is %d: there are %d classes", dscp, f.classes[dscp], classes)
 		}
 	}
-	f.random = rand.New(f.newRandom(0))
 	return f, f.build(&f.cfg.Topology)
 }
 
@@ -176,9 +195,7 @@ func (c *Config) complete() error {
 	if c.Link.Rate == 0 {
 		c.Link.Rate = 100e9
 	}
-	if c.Link.Delay == 0 {
-		c.Link.Delay = time.Microsecond
-	}
+	c.Link.Delay = orDefault(c.Link.Delay, time.Microsecond)
 	s := &c.Switch
 	if s.Alpha == 0 {
 		s.Alpha = 1
@@ -188,7 +205,8 @@ func (c *Config) complete() error {
 		name     string
 		is, most int
 	}{{"Buffer", s.Buffer, maxBytes}, {"Queue", s.Queue, maxBytes}, {"ECN.Min", s.ECN.Min, maxBytes}, {"ECN.Max", s.ECN.Max, maxBytes},
-		{"PFC.Xoff", s.PFC.Xoff, maxBytes}, {"PFC.Xon", s.PFC.Xon, maxBytes}, {"PFC.Headroom", s.PFC.Headroom, maxBytes},
+		{"PFC.Xoff", s.PFC.Xoff, maxBytes}, {"PFC.Xon", orDefault(s.PFC.Xon, 0), maxBytes},
+		{"PFC.Headroom", orDefault(s.PFC.Headroom, 0), maxBytes},
 		{"Weights", slices.Min(s.Weights[:]), maxWeight}, {"Weights", slices.Max(s.Weights[:]), maxWeight}} {
 		if n.is < 0 || n.is > n.most {
 			return fmt.Errorf("fabric: Switch.%s is %d: it must be 0 to %d", n.name, n.is, n.most)
@@ -211,9 +229,7 @@ func (c *Config) complete() error {
 	if err := c.Link.check("Link"); err != nil {
 		return err
 	}
-	if s.PFC.Xon == 0 {
-		s.PFC.Xon = max(s.PFC.Xoff-2*(c.MTU+link.EthernetHeaderLen+overhead), 0)
-	}
+	s.PFC.Xon = orDefault(s.PFC.Xon, max(s.PFC.Xoff-2*(c.MTU+link.EthernetHeaderLen+overhead), 0))
 	return nil
 }
 
@@ -229,6 +245,13 @@ func (l *Link) check(name string) error {
 	}
 	return nil
 }
+
+// Random numbers are those of a host, of a switch, or of a cable with bit errors, so that nothing
+// depends on how many the others take. Below ofSwitches are those of hosts.
+const (
+	ofSwitches = 1 << 32
+	ofCables   = 2 << 32
+)
 
 func (f *Fabric) newRandom(of uint64) *rand.ChaCha8 {
 	var seed [32]byte
@@ -251,6 +274,18 @@ func (f *Fabric) Run(d time.Duration) {
 	end := f.now.after(d)
 	f.advance(end, nil)
 	f.now = max(f.now, end)
+}
+
+// Next returns the time of the next event, if there is one. Until then nothing changes, unless the
+// caller changes it. Now and then there is nothing to do at that time.
+func (f *Fabric) Next() (at time.Duration, ok bool) {
+	switch {
+	case len(f.runnable) > 0 || len(f.changed) > 0:
+		return f.Now(), true
+	case len(f.agenda.events) == 0:
+		return 0, false
+	}
+	return time.Duration((f.agenda.events[0].at + nanosecond - 1) / nanosecond), true
 }
 
 // Wait runs the fabric until all processes have ended, but at most for a virtual time. The error
@@ -289,13 +324,18 @@ func (f *Fabric) Close() {
 		panic("fabric: a process or a callback closes the fabric")
 	}
 	f.closing = true
+	defer func() {
+		if len(f.live) > 0 { // a deferred function has panicked, or ended the goroutine
+			f.Close()
+		}
+		f.closing = false
+		for _, h := range f.hosts {
+			h.parked = nil
+		}
+	}()
 	for len(f.live) > 0 { // deferred functions may start further ones
 		for _, p := range slices.SortedFunc(maps.Keys(f.live), func(a, b *Process) int { return cmp.Compare(a.number, b.number) }) {
 			p.end()
 		}
-	}
-	f.closing = false
-	for _, h := range f.hosts {
-		h.parked = nil
 	}
 }

@@ -17,6 +17,7 @@ import (
 // the stack. Its time is that of the fabric.
 type Host struct {
 	f      *Fabric
+	origin origin
 	index  int32
 	name   string
 	mac    [6]byte
@@ -28,6 +29,7 @@ type Host struct {
 	batch    [1]link.Frame
 	watch    func()
 	removed  bool
+	pausing  uint8 // classes that it stops
 
 	digest, sentFrames uint64
 
@@ -46,7 +48,7 @@ var macPrefix = [3]byte{2, 'F', 'A'}
 
 func (f *Fabric) newHost(i int) *Host {
 	n := i + 1
-	h := &Host{f: f, index: int32(i), name: fmt.Sprint("host", i), flows: map[uint64]*flow{},
+	h := &Host{f: f, origin: originOf(n), index: int32(i), name: fmt.Sprint("host", i), flows: map[uint64]*flow{},
 		mac: [6]byte{macPrefix[0], macPrefix[1], macPrefix[2], byte(n >> 16), byte(n >> 8), byte(n)}}
 	h.random = f.newRandom(uint64(n))
 	return h

@@ -24,8 +24,9 @@ func (t instant) after(d time.Duration) instant {
 	return max((t/nanosecond+instant(d))*nanosecond, t)
 }
 
-// event is what happens at an instant. Events of one instant happen in the order in which they were
-// added. As nothing runs at the same time, that order is the same in each run.
+// event is what happens at an instant. Events of one instant happen in the order of the nodes that
+// have added them, and of one node in that of their number. So it does not matter to a node what
+// happens elsewhere at that time.
 type event struct {
 	at    instant
 	order uint64
@@ -33,25 +34,47 @@ type event struct {
 	p     *packet
 }
 
+// handler is what an event happens to.
 type handler interface{ handle(p *packet) }
 
 func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.order < o.order }
+
+// origin numbers the events of a node.
+type origin struct{ last uint64 }
+
+// eventBits is the number of bits of an event's number that count those of one node. The others are
+// the node's.
+const eventBits = 40
+
+// originOf returns the origin of a node: 0 is the fabric itself, then come the hosts, and then the
+// switches.
+func originOf(node int) origin { return origin{uint64(node) << eventBits} }
+
+func (o *origin) next() uint64 {
+	o.last++
+	return o.last
+}
 
 // agenda is a heap of events with four branches: fewer levels than two, and the branches share a
 // cache line or two.
 type agenda struct {
 	events []event
-	added  uint64
+	stale  int // events of timers that were stopped, or set to an earlier time
 }
 
-func (a *agenda) add(at instant, to handler, p *packet) {
+// add adds an event, and returns its number.
+func (a *agenda) add(at instant, of *origin, to handler, p *packet) uint64 {
+	order := of.next()
 	if at == never {
-		return
+		return order
 	}
-	a.added++
-	e := event{at, a.added, to, p}
-	i := len(a.events)
-	a.events = append(a.events, e)
+	a.events = append(a.events, event{})
+	a.up(len(a.events)-1, event{at, order, to, p})
+	return order
+}
+
+// up puts an event at a place or above it.
+func (a *agenda) up(i int, e event) {
 	for i > 0 {
 		up := (i - 1) / 4
 		if !e.before(&a.events[up]) {
@@ -63,13 +86,9 @@ func (a *agenda) add(at instant, to handler, p *packet) {
 	a.events[i] = e
 }
 
-func (a *agenda) take() event {
-	first := a.events[0]
-	n := len(a.events) - 1
-	e := a.events[n]
-	a.events[n] = event{}
-	a.events = a.events[:n]
-	i := 0
+// down puts an event at a place or below it.
+func (a *agenda) down(i int, e event) {
+	n := len(a.events)
 	for {
 		least := 4*i + 1
 		if least >= n {
@@ -86,10 +105,46 @@ func (a *agenda) take() event {
 		a.events[i] = a.events[least]
 		i = least
 	}
+	a.events[i] = e
+}
+
+func (a *agenda) take() event {
+	first := a.events[0]
+	n := len(a.events) - 1
+	e := a.events[n]
+	a.events[n] = event{}
+	a.events = a.events[:n]
 	if n > 0 {
-		a.events[i] = e
+		a.down(0, e)
 	}
 	return first
+}
+
+// fewStale is the number of stale events that are not worth a search.
+const fewStale = 1024
+
+// forget counts a stale event, and removes all when they are more than half of the agenda.
+func (a *agenda) forget() {
+	if a.stale++; a.stale <= fewStale || a.stale <= len(a.events)/2 {
+		return
+	}
+	n := 0
+	for _, e := range a.events {
+		if t, ok := e.to.(*timer); ok && t.isStale(e.order) {
+			t.removed(e.order)
+			continue
+		}
+		a.events[n] = e
+		n++
+	}
+	clear(a.events[n:])
+	a.events, a.stale = a.events[:n], 0
+	for i := (n - 2) / 4; i >= 0 && n > 1; i-- {
+		a.down(i, a.events[i])
+	}
+	if 4*n < cap(a.events) { // the room of what was forgotten
+		a.events = append(make([]event, 0, 2*n), a.events...)
+	}
 }
 
 // step handles the next event up to an instant. It returns false if there is none.
@@ -98,7 +153,7 @@ func (f *Fabric) step(end instant) bool {
 		return false
 	}
 	e := f.agenda.take()
-	f.now = e.at
+	f.now, f.order = e.at, e.order
 	f.handling = true
 	e.to.handle(e.p)
 	f.handling = false
@@ -111,6 +166,9 @@ func (f *Fabric) advance(end instant, done func() bool) bool {
 	if f.running != nil || f.handling {
 		panic("fabric: a process or a callback runs the fabric, which runs it")
 	}
+	defer func() { // also if a function or a process panics, or ends its goroutine as t.Fatal does
+		f.handling = false
+	}()
 	for {
 		f.runProcesses()
 		if done != nil && done() {
@@ -127,30 +185,66 @@ type function func()
 
 func (f function) handle(*packet) { f() }
 
-// timer is a timer of a host's clock.
+// timer is a timer of a host's clock. It has one event in the agenda that is not stale, or one that
+// is early, for the time that it was set to before.
 type timer struct {
-	h   *Host
-	f   func()
-	due instant // 0: not set
+	h     *Host
+	f     func()
+	due   instant // 0: not set
+	at    instant // of its event
+	order uint64  // of its event; 0: none
+}
+
+// isStale says whether an event with a number has nothing to do.
+func (t *timer) isStale(order uint64) bool { return t.order != order || t.due == 0 }
+
+// removed is called when an event is no longer in the agenda.
+func (t *timer) removed(order uint64) {
+	if t.order == order {
+		t.order = 0
+	}
 }
 
 // handle runs the function, unless the timer was stopped or set again meanwhile.
 func (t *timer) handle(*packet) {
-	if t.due == 0 || t.due != t.h.f.now {
-		return
+	f := t.h.f
+	stale := t.isStale(f.order)
+	t.removed(f.order)
+	switch {
+	case stale:
+		f.agenda.stale--
+	case t.due > f.now:
+		t.add()
+	default:
+		t.due = 0
+		t.h.touched()
+		t.f()
 	}
-	t.due = 0
-	t.h.touched()
-	t.f()
+}
+
+// add adds the event for the time that is due.
+func (t *timer) add() {
+	t.at, t.order = t.due, t.h.f.agenda.add(t.due, &t.h.origin, t, nil)
+	if t.due == never {
+		t.order = 0
+	}
 }
 
 // Reset implements clock.Timer.
 func (t *timer) Reset(d time.Duration) bool {
 	set, f := t.due != 0, t.h.f
-	if at := max(f.now.after(max(d, 0)), 1); at != t.due {
-		t.due = at
-		f.agenda.add(at, t, nil)
+	t.due = max(f.now.after(max(d, 0)), 1)
+	switch {
+	case t.order != 0 && t.at <= t.due: // the event will look again
+		if !set {
+			f.agenda.stale--
+		}
+		return set
+	case t.order != 0 && set:
+		t.order = 0
+		f.agenda.forget()
 	}
+	t.add()
 	return set
 }
 
@@ -158,5 +252,8 @@ func (t *timer) Reset(d time.Duration) bool {
 func (t *timer) Stop() bool {
 	set := t.due != 0
 	t.due = 0
+	if set && t.order != 0 {
+		t.h.f.agenda.forget()
+	}
 	return set
 }

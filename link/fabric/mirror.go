@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"net"
+	"slices"
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/clock"
@@ -24,12 +25,11 @@ var (
 	_ link.Clocked = (*Mirror)(nil)
 )
 
-// Mirror returns the port's mirror.
+// Mirror returns a new mirror of the port.
 func (o *Port) Mirror() *Mirror {
-	if o.mirror == nil {
-		o.mirror = &Mirror{port: o}
-	}
-	return o.mirror
+	m := &Mirror{port: o}
+	o.mirrors = append(o.mirrors, m)
+	return m
 }
 
 // show passes a copy of a packet to the receiver.
@@ -62,6 +62,7 @@ func (m *Mirror) Write(frames []link.Frame) (int, error) { return len(frames), n
 // Close implements link.Link.
 func (m *Mirror) Close() error {
 	m.recv = nil
+	m.port.mirrors = slices.DeleteFunc(slices.Clone(m.port.mirrors), func(o *Mirror) bool { return o == m })
 	return nil
 }
 

@@ -1,6 +1,9 @@
 package fabric
 
-import "math/bits"
+import (
+	"math/bits"
+	"math/rand/v2"
+)
 
 // classes is the number of traffic classes, each with a queue at every port (IEEE 802.1Q).
 const classes = 8
@@ -14,10 +17,12 @@ type Port struct {
 	host  *Host // nil: a switch's
 	peer  *Port
 	index int32
+	of    *origin // of the host or switch
 
-	perByte, delay instant
-	down           bool
-	cuts           uint32 // how often the cable was cut and mended
+	rate  uint64 // bit/s
+	delay instant
+	down  bool
+	cuts  uint32 // how often the cable was cut and mended
 
 	queues  [classes]queue
 	waiting uint8        // classes with packets
@@ -27,6 +32,7 @@ type Port struct {
 	left    [classes]int // of the other classes
 
 	busy  instant // the cable is free from then on
+	rest  uint64  // and a part of a picosecond later: so many rate-ths
 	armed bool    // an event is due then
 
 	// Of a switch: bytes stored that came in here, room above Xoff for a class, and the classes that
@@ -35,10 +41,12 @@ type Port struct {
 	headroom int
 	pausing  uint8
 
-	mirror   *Mirror
+	mirrors  []*Mirror
 	counters PortCounters
 
-	bitErrors float64 // probability that a bit is wrong
+	bitErrors float64    // probability that a bit is wrong
+	random    *rand.Rand // says which are; nil until then
+	number    int        // for its seed
 }
 
 // PortCounters count what a port has sent, and what has happened in its queues.
@@ -47,6 +55,7 @@ type PortCounters struct {
 	Dropped        uint64 // for want of room
 	Marked         uint64 // with Congestion Experienced
 	Lost           uint64 // on a cable that was down, or with a wrong bit
+	Flushed        uint64 // from the queues, by Flush
 	Pauses         uint64 // times that the peer has paused a class
 	MaxQueue       int    // most bytes in one queue
 }
@@ -159,7 +168,7 @@ func (o *Port) send(p *packet) {
 func (o *Port) arm() {
 	if !o.armed && o.waiting&^o.paused != 0 {
 		o.armed = true
-		o.f.agenda.add(max(o.busy, o.f.now), o, nil)
+		o.f.agenda.add(max(o.busy, o.f.now), o.of, o, nil)
 	}
 }
 
@@ -205,13 +214,24 @@ func (o *Port) choose() (class int, ok bool) {
 	}
 }
 
-// transmit puts a packet on the cable, which is free.
+// bitTime is a second in picoseconds, for each bit of a byte.
+const bitTime = 8e12
+
+// takes returns the time that bytes take on the cable, less than a picosecond too short.
+func (o *Port) takes(bytes int) instant { return instant(uint64(bytes) * bitTime / o.rate) }
+
+// transmit puts a packet on the cable, which is free. Parts of a picosecond add up as long as
+// packets follow each other.
 func (o *Port) transmit(p *packet) {
-	o.busy = o.f.now + instant(p.size)*o.perByte
+	work := uint64(p.size) * bitTime
+	if o.f.now == o.busy {
+		work += o.rest
+	}
+	o.busy, o.rest = o.f.now+instant(work/o.rate), work%o.rate
 	o.counters.Packets++
 	o.counters.Bytes += uint64(p.size)
-	if o.mirror != nil {
-		o.mirror.show(p)
+	for _, m := range o.mirrors {
+		m.show(p)
 	}
 	if o.host != nil {
 		o.host.sent(p)
@@ -219,7 +239,7 @@ func (o *Port) transmit(p *packet) {
 		o.sw.release(p)
 	}
 	p.cuts = o.cuts
-	o.f.agenda.add(o.busy+o.delay, (*arrival)(o), p)
+	o.f.agenda.add(o.busy+o.delay, o.of, (*arrival)(o), p)
 }
 
 // arrival is the arrival of what a port has sent.
@@ -237,8 +257,8 @@ func (a *arrival) handle(p *packet) {
 	if o.damaged(p) {
 		return
 	}
-	if to.mirror != nil {
-		to.mirror.show(p)
+	for _, m := range to.mirrors {
+		m.show(p)
 	}
 	if to.host != nil {
 		to.host.receive(p)
@@ -257,8 +277,8 @@ func (o *Port) pause(class uint8, on bool) {
 	if on {
 		o.f.counters.Pauses++
 	}
-	at, cuts := max(o.busy, o.f.now)+pauseFrame*o.perByte+o.delay, o.cuts
-	o.f.agenda.add(at, function(func() {
+	at, cuts := max(o.busy, o.f.now)+o.takes(pauseFrame)+o.delay, o.cuts
+	o.f.agenda.add(at, o.of, function(func() {
 		if cuts == o.cuts {
 			o.peer.setPaused(class, on)
 		}
@@ -289,10 +309,28 @@ func (o *Port) SetDown(down bool) {
 		p.paused, p.pausing = 0, 0
 		p.arm()
 	}
-	o.f.route()
+	o.f.forgetRoutes()
 	for _, p := range []*Port{o, o.peer} {
 		if p.host != nil {
+			p.host.pauseAgain()
 			p.host.carrierChanged()
 		}
 	}
+}
+
+// Flush loses what is queued at the port, as a switch does that restarts. It does not lose what is
+// on the cable.
+func (o *Port) Flush() {
+	for c := range o.queues {
+		for q := &o.queues[c]; q.bytes > 0; {
+			p := q.pop(o.host)
+			if o.sw != nil {
+				o.sw.release(p)
+			}
+			o.counters.Flushed++
+			o.f.counters.Flushed++
+			o.f.free(p)
+		}
+	}
+	o.waiting, o.turn, o.credit, o.left = 0, 0, 0, [classes]int{}
 }

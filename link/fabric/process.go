@@ -31,7 +31,9 @@ type Process struct {
 // closed is the panic that ends a process when its fabric is closed.
 type closed struct{}
 
-// Go starts a process on the host. It begins when the fabric runs.
+// Go starts a process on the host. It begins when the fabric runs. A panic of the process is one of
+// the call that runs the fabric, and runtime.Goexit ends that call's goroutine: so a process of a
+// test may call t.Fatal, if the test's goroutine runs the fabric.
 func (h *Host) Go(do func(p *Process)) { h.start(do, false) }
 
 func (h *Host) start(do func(p *Process), server bool) {
@@ -52,11 +54,14 @@ func (p *Process) resume() {
 		p.next, p.stop = iter.Pull(p.run)
 	}
 	f.running = p
-	_, alive := p.next()
-	f.running = nil
-	if !alive {
-		p.remove()
-	}
+	alive := false
+	defer func() { // also if next panics or ends the goroutine, because the process does
+		f.running = nil
+		if !alive {
+			p.remove()
+		}
+	}()
+	_, alive = p.next()
 }
 
 func (p *Process) run(yield func(struct{}) bool) {
@@ -71,15 +76,18 @@ func (p *Process) run(yield func(struct{}) bool) {
 
 // end ends the process, while its fabric is being closed.
 func (p *Process) end() {
+	f := p.host.f
+	defer func() {
+		f.running = nil
+		p.remove()
+	}()
 	if p.server && p.next == nil {
 		p.resume() // the package that has started it waits for its end
 	}
 	if p.next != nil {
-		p.host.f.running = p // so that its deferred functions do not wait either
+		f.running = p // so that its deferred functions do not wait either
 		p.stop()
-		p.host.f.running = nil
 	}
-	p.remove()
 }
 
 func (p *Process) remove() {
@@ -103,7 +111,7 @@ func (p *Process) Now() time.Duration { return p.host.f.Now() }
 // Sleep waits for a virtual time.
 func (p *Process) Sleep(d time.Duration) {
 	f := p.host.f
-	f.agenda.add(f.now.after(max(d, 0)), function(func() { f.runnable = append(f.runnable, p) }), nil)
+	f.agenda.add(f.now.after(max(d, 0)), &p.host.origin, function(func() { f.runnable = append(f.runnable, p) }), nil)
 	p.pause()
 }
 
@@ -187,7 +195,7 @@ func (f *Fabric) runProcesses() {
 		p.host.touched()
 		if !f.looking {
 			f.looking = true
-			f.agenda.add(f.now.after(betweenHosts), function(f.wakeAll), nil)
+			f.agenda.add(f.now.after(betweenHosts), &f.origin, function(f.wakeAll), nil)
 		}
 	}
 }

@@ -244,3 +244,53 @@ func TestOutside(t *testing.T) {
 	ok(t, c.Close())
 	ok(t, f.Wait(time.Second))
 }
+
+// TestUnwound: a process or a function that panics, or that ends its goroutine as t.Fatal does,
+// ends the call that runs the fabric. The fabric can be closed then.
+func TestUnwound(t *testing.T) {
+	for name, unwind := range map[string]func(){"Goexit": runtime.Goexit, "panic": func() { panic("on purpose") }} {
+		for _, how := range []string{"process", "sleeper", "function", "deferred"} {
+			t.Run(name+"/"+how, func(t *testing.T) {
+				f := must(fabric.New(&fabric.Config{Topology: fabric.Star(2)}))(t)
+				h := f.Hosts()[1]
+				went, ended, returned := false, 0, false
+				for range 2 {
+					h.Go(func(p *fabric.Process) {
+						defer func() { ended++ }()
+						p.Until(func() bool { return false })
+					})
+				}
+				switch how {
+				case "process":
+					h.Go(func(*fabric.Process) { unwind() })
+				case "sleeper":
+					h.Go(func(p *fabric.Process) {
+						p.Sleep(time.Millisecond)
+						unwind()
+					})
+				case "function":
+					h.Clock().AfterFunc(time.Millisecond, unwind)
+				case "deferred":
+					h.Go(func(p *fabric.Process) {
+						defer unwind()
+						p.Until(func() bool { return false })
+					})
+				}
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					defer func() { _ = recover() }()
+					defer f.Close()
+					defer func() { went = true }()
+					f.Run(time.Second)
+					returned = true
+				}()
+				<-done
+				if !went || returned != (how == "deferred") || ended != 2 {
+					t.Errorf("Run has returned: %t; %d of 2 other processes have ended", returned, ended)
+				}
+				f.Close()
+			})
+		}
+	}
+}

@@ -1,14 +1,20 @@
 package fabric
 
+import "math/rand/v2"
+
 // node is a switch: output queues in a shared buffer.
 type node struct {
-	f     *Fabric
-	name  string
-	index int
-	salt  uint32 // of its hash, so that switches in turn choose independently
-	ports []*Port
-	used  int       // bytes of the buffer
-	next  [][]*Port // by the index of the destination's switch: the ports on shortest ways
+	f      *Fabric
+	origin origin
+	name   string
+	index  int
+	random *rand.Rand
+	salt   uint32 // of its hash, so that switches in turn choose independently
+	ports  []*Port
+	used   int // bytes of the buffer
+
+	sets  [][]*Port         // of ports that are the ways to some switch; the first is empty
+	known map[string]uint16 // the index of a set, by the indices of its ports
 }
 
 // receive forwards a packet.
@@ -31,7 +37,7 @@ func (s *node) receive(p *packet, in *Port) {
 func (s *node) forward(p *packet, in *Port) {
 	to := s.f.hosts[p.to].port.peer
 	if to.sw != s {
-		ways := s.next[to.sw.index]
+		ways := s.ways(to.sw)
 		switch n := uint32(len(ways)); {
 		case n == 0:
 			s.drop(p, in)
@@ -39,7 +45,7 @@ func (s *node) forward(p *packet, in *Port) {
 		case n == 1:
 			to = ways[0]
 		case s.f.cfg.Switch.ECMP == Spray:
-			to = ways[s.f.random.Uint32N(n)]
+			to = ways[s.random.Uint32N(n)]
 		default:
 			to = ways[mix(p.hash^s.salt)%n]
 		}
@@ -72,7 +78,7 @@ func (s *node) admit(p *packet, in, to *Port) {
 		return
 	}
 	if e := &cfg.ECN; e.Max > 0 && q.bytes > e.Min {
-		if q.bytes >= e.Max || s.f.random.Float64() < e.P*float64(q.bytes-e.Min)/float64(e.Max-e.Min) {
+		if q.bytes >= e.Max || s.random.Float64() < e.P*float64(q.bytes-e.Min)/float64(e.Max-e.Min) {
 			if p.mark() {
 				to.counters.Marked++
 				s.f.counters.Marked++
@@ -95,34 +101,5 @@ func (s *node) release(p *packet) {
 	s.used -= p.size
 	if in.pausing>>p.class&1 != 0 && in.stored[p.class] <= s.f.cfg.Switch.PFC.Xon {
 		in.pause(p.class, false)
-	}
-}
-
-// route computes the shortest ways between all switches, over cables that are not down.
-func (f *Fabric) route() {
-	distance := make([]int, len(f.switches))
-	var queue []*node
-	for _, to := range f.switches {
-		for i := range distance {
-			distance[i] = -1
-		}
-		distance[to.index] = 0
-		for queue = append(queue[:0], to); len(queue) > 0; queue = queue[1:] {
-			for _, p := range queue[0].ports {
-				if n := p.peer.sw; n != nil && !p.down && distance[n.index] < 0 {
-					distance[n.index] = distance[queue[0].index] + 1
-					queue = append(queue, n)
-				}
-			}
-		}
-		for _, s := range f.switches {
-			ways := s.next[to.index][:0]
-			for _, p := range s.ports {
-				if n := p.peer.sw; n != nil && !p.down && distance[n.index] >= 0 && distance[n.index] == distance[s.index]-1 {
-					ways = append(ways, p)
-				}
-			}
-			s.next[to.index] = ways
-		}
 	}
 }

@@ -2,6 +2,9 @@ package fabric
 
 import (
 	"fmt"
+	"math"
+	"math/bits"
+	"math/rand/v2"
 	"strings"
 )
 
@@ -25,7 +28,7 @@ type Cable struct {
 const (
 	// maxHosts is as many as there are addresses below 10.0.0.0/8 and ports in a packet's fields.
 	maxHosts = 1 << 20
-	// maxSwitches bounds the memory of the routes, which is its square.
+	// maxSwitches bounds the memory of the routes, which is twice its square.
 	maxSwitches = 1 << 12
 	// tooMany hosts and more are an error of New. No topology has more.
 	tooMany = maxHosts + 1
@@ -113,7 +116,8 @@ func (f *Fabric) build(t *Topology) error {
 		case isHost && strings.Trim(n, "0123456789") == "":
 			return fmt.Errorf("fabric: Topology.Switches[%d] is %q, which is a host's name", i, name)
 		}
-		s := &node{f: f, name: name, index: i, salt: mix(uint32(i+1) ^ uint32(f.cfg.Seed)), next: make([][]*Port, len(t.Switches))}
+		s := &node{f: f, origin: originOf(1 + len(t.Hosts) + i), name: name, index: i, random: rand.New(f.newRandom(ofSwitches + uint64(i)))}
+		s.salt = s.random.Uint32()
 		byName[name] = s
 		f.switches = append(f.switches, s)
 	}
@@ -124,7 +128,7 @@ func (f *Fabric) build(t *Topology) error {
 		}
 		h := f.newHost(i)
 		f.hosts = append(f.hosts, h)
-		f.connect(&Port{f: f, node: h.name, host: h}, s.newPort(), f.cfg.Link)
+		f.connect(&Port{f: f, node: h.name, host: h, of: &h.origin}, s.newPort(), f.cfg.Link)
 	}
 	for i, c := range t.Cables {
 		a, b := byName[c.A], byName[c.B]
@@ -140,18 +144,17 @@ func (f *Fabric) build(t *Topology) error {
 		if c.Link.Rate != 0 {
 			l.Rate = c.Link.Rate
 		}
-		if c.Link.Delay != 0 {
-			l.Delay = c.Link.Delay
-		}
+		l.Delay = orDefault(c.Link.Delay, l.Delay)
 		if err := l.check(fmt.Sprintf("Topology.Cables[%d].Link", i)); err != nil {
 			return err
 		}
 		f.connect(a.newPort(), b.newPort(), l)
 	}
-	f.route()
+	f.routes = make([][]uint16, len(f.switches))
+	f.forgetRoutes()
 	first := f.hosts[0].port.peer.sw
 	for _, h := range f.hosts {
-		if s := h.port.peer.sw; s != first && len(first.next[s.index]) == 0 {
+		if s := h.port.peer.sw; s != first && len(s.ways(first)) == 0 {
 			return fmt.Errorf("fabric: Topology: there is no way from %s to %s", f.hosts[0].name, h.name)
 		}
 	}
@@ -159,19 +162,21 @@ func (f *Fabric) build(t *Topology) error {
 }
 
 func (s *node) newPort() *Port {
-	p := &Port{f: s.f, node: s.name, sw: s, index: int32(len(s.ports))}
+	p := &Port{f: s.f, node: s.name, sw: s, index: int32(len(s.ports)), of: &s.origin}
 	s.ports = append(s.ports, p)
 	return p
 }
 
 func (f *Fabric) connect(a, b *Port, l Link) {
 	for _, p := range []*Port{a, b} {
-		p.perByte, p.delay = instant(8e12/l.Rate+0.5), instant(l.Delay)*nanosecond
-		if p.headroom = f.cfg.Switch.PFC.Headroom; p.headroom == 0 {
-			// The packet that exceeds Xoff, the one before the pause frame, the frame, both ways, and the
-			// packet that the neighbour has begun.
-			p.headroom = 3*(f.maxFrame()+overhead) + pauseFrame + int(2*p.delay/p.perByte)
-		}
+		p.rate, p.delay = uint64(math.Round(l.Rate)), instant(l.Delay)*nanosecond
+		p.number = f.ends
+		f.ends++
+		// The packet that exceeds Xoff, the one before the pause frame, the frame, both ways, and the
+		// packet that the neighbour has begun.
+		high, low := bits.Mul64(uint64(2*p.delay), p.rate)
+		onCable, _ := bits.Div64(high, low, bitTime)
+		p.headroom = orDefault(f.cfg.Switch.PFC.Headroom, 3*(f.maxFrame()+overhead)+pauseFrame+int(onCable))
 		if p.host != nil {
 			p.host.port = p
 		}

@@ -55,6 +55,9 @@ func newReaction(cfg *roce.DCQCN) *reaction {
 // full reports whether the rate is at its maximum.
 func (r *reaction) full() bool { return r.current >= float64(r.cfg.RPGMaxRate) }
 
+// The conversions of products, here and below, keep a compiler from joining them with a sum: a
+// simulation takes the same course on all processors.
+
 // onCNP lowers the rate after a CNP. Earlier increases have been made.
 func (r *reaction) onCNP(now time.Duration) {
 	c := r.cfg
@@ -67,7 +70,7 @@ func (r *reaction) onCNP(now time.Duration) {
 		}
 		idlePeriods := (now - r.alphaUpdated) / c.DCETCPRTT
 		g := float64(c.DCETCPG) / 1024
-		r.alpha = r.alpha*math.Pow(1-g, float64(idlePeriods)+1) + g
+		r.alpha = float64(r.alpha*math.Pow(1-g, float64(idlePeriods)+1)) + g
 	}
 	r.alphaUpdated, r.lastDecrease = now, now
 	if first || r.times > 0 || r.bytes > 0 {
@@ -107,7 +110,7 @@ func (r *reaction) increase() {
 	c := r.cfg
 	switch past := min(r.times, r.bytes) - c.RPGThreshold; {
 	case past > 0:
-		r.target += float64(past) * float64(c.RPGHAIRate)
+		r.target += float64(float64(past) * float64(c.RPGHAIRate))
 	case max(r.times, r.bytes) > c.RPGThreshold:
 		r.target += float64(c.RPGAIRate)
 	}

@@ -41,10 +41,12 @@ func (p *pacer) advance(now time.Duration) {
 	p.pay(now)
 }
 
+// pay accounts for the time up to now. The conversion of the product keeps a compiler from joining
+// it with the difference: a simulation takes the same course on all processors.
 func (p *pacer) pay(now time.Duration) {
 	if now > p.last {
 		rate := p.rate()
-		p.debt = max(p.debt-(now-p.last).Seconds()*rate, -p.slack.Seconds()*rate)
+		p.debt = max(p.debt-float64((now-p.last).Seconds()*rate), -p.slack.Seconds()*rate)
 		p.last = now
 	}
 }
@@ -63,7 +65,7 @@ func (p *pacer) wait(now time.Duration) {
 // ackReqDue reports whether a packet of n bytes in a long message should request an
 // acknowledgement, because later packets must wait. The last request may be far back.
 func (p *pacer) ackReqDue(n uint32, now time.Duration) bool {
-	return p.debt+8*float64(n) > 0 && now >= p.nextAckReq
+	return p.debt+float64(8*float64(n)) > 0 && now >= p.nextAckReq
 }
 
 // ackRequested records an acknowledgement request because of the rate.
@@ -71,7 +73,7 @@ func (p *pacer) ackRequested(now time.Duration) { p.nextAckReq = now + paceAck }
 
 // sent counts an IP packet of n bytes.
 func (p *pacer) sent(n int) {
-	p.debt += 8 * float64(n)
+	p.debt += float64(8 * float64(n))
 	if p.react != nil {
 		p.react.onBytes(n)
 	}

@@ -122,7 +122,8 @@ func (c *ByDelay) goal() float64 {
 }
 
 // OnAck moves the window: up by velocity times queueTarget per round trip, or half of the way down
-// to the goal.
+// to the goal. The conversion keeps a compiler from joining product and sum: a simulation takes the
+// same course on all processors.
 func (c *ByDelay) OnAck(window, acked uint32) uint32 {
 	if c.draining {
 		return window
@@ -135,7 +136,7 @@ func (c *ByDelay) OnAck(window, acked uint32) uint32 {
 	case c.starting && goal >= c.window:
 		c.window += float64(acked)
 	case goal >= c.window:
-		c.window += share * c.queueTarget() * c.velocity
+		c.window += float64(share * c.queueTarget() * c.velocity)
 	default:
 		c.starting, c.shrunk, c.velocity = false, true, 1
 		c.window -= share * (c.window - goal) / 2
