@@ -1,10 +1,6 @@
 package fabric
 
-import (
-	"time"
-
-	"github.com/softrnic/softrnic/link"
-)
+import "github.com/softrnic/softrnic/link"
 
 // maxForwarded limits what Forward lets an adapter hold, in bytes on the wire. A NIC behind which
 // something real sends has no more room either.
@@ -28,13 +24,4 @@ func (h *Host) Forward(frame []byte, to *Host) bool {
 	f.describe(p)
 	h.port.send(p)
 	return true
-}
-
-// Next returns the virtual time of the next event, and false if there is none. A program that keeps
-// the fabric's time equal to that of a clock waits until then, and calls Run.
-func (f *Fabric) Next() (at time.Duration, ok bool) {
-	if len(f.agenda.events) == 0 {
-		return 0, false
-	}
-	return time.Duration((f.agenda.events[0].at + nanosecond - 1) / nanosecond), true
 }

@@ -113,22 +113,22 @@ func TestRates(t *testing.T) {
 // TestFlush: what is queued at a port is lost, and its room is free again, with the pauses that it
 // has caused.
 func TestFlush(t *testing.T) {
-	f := newFabric(t, &fabric.Config{Topology: fabric.Star(2), Switch: fabric.Switch{Buffer: 20e3, PFC: fabric.PFC{Classes: 1, Xoff: 10e3}}})
+	f := newFabric(t, &fabric.Config{Topology: fabric.Star(2), Switch: fabric.Switch{Buffer: 60e3, PFC: fabric.PFC{Classes: 1, Xoff: 10e3}}})
 	a, b := f.Hosts()[0], f.Hosts()[1]
 	b.Pause(1, true)
 	f.Run(10 * time.Microsecond)
 	for round := range 3 {
-		got := frames(t, f, 30)
+		got := frames(t, f, 100)
 		f.Run(time.Millisecond)
 		to := f.Port("switch", "host1")
 		n := to.Queued() / (1000 + 24)
-		if n < 10 || n > 19 || a.Port().Queued() == 0 {
+		if n < 10 || n > 58 || a.Port().Queued() == 0 {
 			t.Fatalf("%d frames are queued at the switch, and %d bytes at the host that it pauses", n, a.Port().Queued())
 		}
 		before := f.Counters().Flushed
 		a.Port().Flush()
 		to.Flush()
-		if now := f.Counters().Flushed - before; now != 30 || to.Queued() != 0 || a.Port().Queued() != 0 {
+		if now := f.Counters().Flushed - before; now != 100 || to.Queued() != 0 || a.Port().Queued() != 0 {
 			t.Errorf("round %d: %d frames are flushed, %d bytes are left", round, now, to.Queued())
 		}
 		f.Run(time.Millisecond)

@@ -245,6 +245,27 @@ func TestOutside(t *testing.T) {
 	ok(t, f.Wait(time.Second))
 }
 
+// TestOwnHost: a host has connections to itself. The time goes on meanwhile.
+func TestOwnHost(t *testing.T) {
+	f := newFabric(t, &fabric.Config{Topology: fabric.Star(2)})
+	a := onStatic(t, f, f.Hosts()[0], roce.Config{})
+	x, y := connect(a, a, verbs.MTU1024)
+	s := x.write(y, 100e3, -1)
+	f.Run(time.Millisecond)
+	if s.bytes < 1e6 {
+		t.Errorf("%d bytes of a QP to another one of its host are acknowledged", s.bytes)
+	}
+	s.left = 0
+	a.h.Go(func(p *fabric.Process) { serve(t, a, p) })
+	f.Run(0)
+	c := must(rdmacm.Dial(t.Context(), a.dev, a.h.Addr().String()+":7471", &rdmacm.Config{Transport: verbs.RoCEv2}))(t)
+	ok(t, c.Close())
+	ok(t, f.Wait(time.Second))
+	if n := f.Counters().Sent; n != 0 {
+		t.Errorf("%d packets leave the host", n)
+	}
+}
+
 // TestUnwound: a process or a function that panics, or that ends its goroutine as t.Fatal does,
 // ends the call that runs the fabric. The fabric can be closed then.
 func TestUnwound(t *testing.T) {

@@ -1,6 +1,6 @@
 // Package static is a small network stack for simulations of many hosts: one IPv4 address, and
 // neighbours that are known from the beginning. It carries RoCEv2 datagrams only. There is no ARP,
-// no TCP, so no iWARP, and no multicast.
+// no TCP, so no iWARP, and no multicast. What a host sends to itself comes back a microsecond later.
 //
 // It has the semantics of package netstack as far as it goes, costs less per packet, and a host of
 // it a few kilobytes.
@@ -40,6 +40,7 @@ type Host struct {
 	receiver atomic.Pointer[func(*stack.Datagram)]
 	watch    atomic.Pointer[func(stack.Change)]
 	counters counters
+	loop     loop
 }
 
 var (
@@ -72,6 +73,7 @@ func New(l link.Link, cfg *Config) (*Host, error) {
 			cfg.Addr), l.Close())
 	}
 	h := &Host{link: l, cfg: *cfg, mac: [6]byte(l.MAC()), clock: link.ClockOf(l)}
+	h.loop.h = h
 	link.Watch(l, h.changed)
 	l.Attach(h.receive)
 	return h, nil
@@ -94,7 +96,10 @@ func (h *Host) ListenStream(netip.AddrPort) (stack.StreamListener, error) { retu
 var errNoStreams = fmt.Errorf("static: a stack without TCP: %w", errors.ErrUnsupported)
 
 // Close closes the link.
-func (h *Host) Close() error { return h.link.Close() }
+func (h *Host) Close() error {
+	h.loop.close()
+	return h.link.Close()
+}
 
 func (h *Host) changed() {
 	f := h.watch.Load()
@@ -180,20 +185,25 @@ const (
 	headers = ethLen + ipLen + udpLen
 )
 
-// receive passes datagrams to the receiver.
+// receive passes the datagrams of frames from the link to the receiver.
 func (h *Host) receive(frames []link.Frame) {
 	for i := range frames {
-		b := frames[i].Data
-		d, ok := h.parse(b)
-		if !ok {
-			continue
-		}
-		h.counters.received.add(len(b))
-		if f := h.receiver.Load(); f != nil {
-			(*f)(&d)
-		} else {
-			h.counters.dropped.Add(1)
-		}
+		h.pass(frames[i].Data, false)
+	}
+}
+
+// pass passes the datagram of a frame to the receiver, if it has one for the host.
+func (h *Host) pass(b []byte, looped bool) {
+	d, ok := h.parse(b)
+	if !ok {
+		return
+	}
+	d.Looped = looped
+	h.counters.received.add(len(b))
+	if f := h.receiver.Load(); f != nil {
+		(*f)(&d)
+	} else {
+		h.counters.dropped.Add(1)
 	}
 }
 

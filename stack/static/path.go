@@ -134,9 +134,28 @@ func (s *sender) Flush() {
 	senders.Put(s)
 }
 
-// write passes the frames to the link.
+// write passes the frames to the link, or back to the host. All those between two calls of Flush
+// may be for different hosts.
 func (s *sender) write() {
 	for frames := s.frames; len(frames) > 0; {
+		if s.h.isOwn(frames[0].Data) {
+			s.h.loop.add(frames[0].Data)
+			frames = frames[1:]
+			continue
+		}
+		n := 1
+		for n < len(frames) && !s.h.isOwn(frames[n].Data) {
+			n++
+		}
+		frames = frames[s.send(frames[:n]):]
+	}
+	clear(s.frames)
+	s.frames, s.used = s.frames[:0], 0
+}
+
+// send writes frames to the link. It returns their number.
+func (s *sender) send(all []link.Frame) int {
+	for frames := all; len(frames) > 0; {
 		n, err := s.h.link.Write(frames)
 		for i := range frames[:n] {
 			s.h.counters.sent.add(len(frames[i].Data))
@@ -146,6 +165,5 @@ func (s *sender) write() {
 			frames = frames[1:]
 		}
 	}
-	clear(s.frames)
-	s.frames, s.used = s.frames[:0], 0
+	return len(all)
 }

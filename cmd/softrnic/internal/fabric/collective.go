@@ -10,6 +10,9 @@ func (r *run) ring(load int, w *workload, hosts []int) error {
 	n := len(hosts)
 	steps := 2 * (n - 1)
 	share := max(1, (int64(w.Size)+int64(n)-1)/int64(n))
+	if err := r.opens(n); err != nil {
+		return err
+	}
 	r.rounds(w, n*steps, hosts[0], func(ended func()) {
 		var send func(i, step int)
 		send = func(i, step int) {
@@ -32,6 +35,9 @@ func (r *run) ring(load int, w *workload, hosts []int) error {
 func (r *run) tree(load int, w *workload, hosts []int) error {
 	n := len(hosts)
 	share := max(1, (int64(w.Size)+int64(w.Chunks)-1)/int64(w.Chunks))
+	if err := r.opens(2, n-1); err != nil {
+		return err
+	}
 	r.rounds(w, 2*(n-1)*w.Chunks, hosts[0], func(ended func()) {
 		send := func(from, to int, arrived func()) {
 			r.begin(&flow{load: load, from: hosts[from], to: hosts[to], bytes: share, done: ended, arrived: arrived}, true, w.Chunks)

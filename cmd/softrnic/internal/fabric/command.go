@@ -33,7 +33,7 @@ type Run struct {
 
 	Interval time.Duration `default:"10us" placeholder:"TIME" help:"Virtual time between samples. It doubles when there are more than a million. Default: 10us."`
 	FCT      string        `name:"fct" type:"path" placeholder:"FILE" help:"Write each flow's completion time and slowdown to this file, as CSV."`
-	Queues   string        `type:"path" placeholder:"FILE" help:"Write the ports' queues and bytes over time to this file, as CSV."`
+	Queues   string        `type:"path" placeholder:"FILE" help:"Write the ports' queues and bytes over time to this file, as CSV: those that have changed."`
 	Rates    string        `type:"path" placeholder:"FILE" help:"Write the flows' acknowledged bytes over time to this file, as CSV."`
 	Capture  []string      `sep:"none" placeholder:"NODE:PEER=FILE" help:"Write what passes a port to this file, as pcapng for Wireshark and softrnic trace: leaf0:spine1=up.pcapng. Repeatable."`
 	Report   string        `type:"path" placeholder:"FILE" help:"Write a page with plots and a picture of the network to this file, as HTML."`
@@ -124,10 +124,13 @@ func (c *Run) Run(ctx context.Context, e *cli.Env) (err error) {
 		}
 	})
 	_ = bar.Clear()
-	if err != nil {
+	interrupted := err
+	if err != nil && (ctx.Err() == nil || !errors.Is(err, ctx.Err())) {
 		return errors.Join(err, discard(files))
 	}
+	err = nil
 	s := r.summarize()
+	s.Early = interrupted != nil
 	for i, write := range []func(*bytes.Buffer) error{s.writeFCT, r.writeQueues, r.writeRates,
 		func(b *bytes.Buffer) error { return c.writePage(b, r, s) }} {
 		if files[i] != nil {
@@ -139,7 +142,9 @@ func (c *Run) Run(ctx context.Context, e *cli.Env) (err error) {
 	case err != nil:
 		return err
 	case c.Digest:
-		fmt.Fprintln(e.Text(), s.Digest)
+		if interrupted == nil { // there is no digest of a part
+			fmt.Fprintln(e.Text(), s.Digest)
+		}
 	case c.JSON:
 		err = e.WriteJSON(s)
 	default:
@@ -147,6 +152,9 @@ func (c *Run) Run(ctx context.Context, e *cli.Env) (err error) {
 	}
 	if err == nil && s.Corrupt > 0 {
 		err = fmt.Errorf("%d flows have wrong bytes at the receiver", s.Corrupt)
+	}
+	if err == nil {
+		err = interrupted
 	}
 	return err
 }

@@ -29,7 +29,39 @@ type config struct {
 	Workloads []workload   `toml:"workload"`
 	Failures  []failure    `toml:"failure"`
 
-	dir string // of the file: names of other files are relative to it
+	dir   string // of the file: names of other files are relative to it
+	given given
+}
+
+// given has the keys of a table that a file or a flag has given a value, which may be zero. Those
+// of tables within it have names with dots.
+type given map[string]bool
+
+// addKeys adds the keys of a table.
+func (g *given) addKeys(prefix string, table map[string]any) {
+	if *g == nil {
+		*g = given{}
+	}
+	for key, v := range table {
+		(*g)[prefix+key] = true
+		if within, ok := v.(map[string]any); ok {
+			g.addKeys(prefix+key+".", within)
+		}
+	}
+}
+
+// tables returns the tables of an array.
+func tables(v any) (all []map[string]any) {
+	switch v := v.(type) {
+	case []map[string]any:
+		return v
+	case []any:
+		for _, e := range v {
+			t, _ := e.(map[string]any)
+			all = append(all, t)
+		}
+	}
+	return all
 }
 
 type linkConfig struct {
@@ -102,7 +134,8 @@ const (
 	maxSwitches = 1 << 12
 	maxCables   = 1 << 17
 	maxFlows    = 1 << 20
-	maxQPs      = 256 // of a connection
+	maxQPs      = 256     // of a connection
+	maxOpen     = 1 << 18 // QPs at a time
 	maxList     = 1 << 10
 )
 
@@ -147,6 +180,23 @@ func (c *config) add(text string) error {
 	if unknown := md.Undecoded(); len(unknown) > 0 {
 		return fmt.Errorf("there is no key %s", unknown[0])
 	}
+	var all map[string]any
+	if _, err := toml.Decode(text, &all); err != nil {
+		return err
+	}
+	c.given.addKeys("", all)
+	for i, t := range tables(all["workload"]) {
+		c.Workloads[i].given.addKeys("", t)
+	}
+	for i, t := range tables(all["failure"]) {
+		c.Failures[i].given.addKeys("", t)
+	}
+	if t, ok := all["topology"].(map[string]any); ok {
+		c.Topology.given.addKeys("", t)
+		for i, cable := range tables(t["cable"]) {
+			c.Topology.Cables[i].given.addKeys("", cable)
+		}
+	}
 	c.Workloads, c.Failures = append(workloads, c.Workloads...), append(failures, c.Failures...)
 	return nil
 }
@@ -181,43 +231,45 @@ func setting(text string) string {
 // complete sets defaults and checks all values but those of workloads and failures, which depend on
 // the topology.
 func (c *config) complete() error {
-	def(&c.Until, duration(time.Second))
-	def(&c.Link.Rate, 100e9)
-	def(&c.Link.Delay, duration(time.Microsecond))
-	def(&c.Switch.ECMP, "flow")
-	def(&c.RDMA.MTU, 4096)
-	def(&c.RDMA.Message, 64<<10)
-	def(&c.RDMA.QPs, 1)
-	def(&c.RDMA.DSCP, 26)
-	def(&c.RDMA.Timeout, 10)
+	g := c.given
+	def(g, "until", &c.Until, duration(time.Second))
+	def(g, "link.rate", &c.Link.Rate, 100e9)
+	def(g, "link.delay", &c.Link.Delay, duration(time.Microsecond))
+	def(g, "switch.alpha", &c.Switch.Alpha, 1)
+	def(g, "switch.ecmp", &c.Switch.ECMP, "flow")
+	def(g, "rdma.mtu", &c.RDMA.MTU, 4096)
+	def(g, "rdma.message", &c.RDMA.Message, 64<<10)
+	def(g, "rdma.qps", &c.RDMA.QPs, 1)
+	def(g, "rdma.dscp", &c.RDMA.DSCP, 26)
+	def(g, "rdma.timeout", &c.RDMA.Timeout, 10)
 	if _, ok := ecmps[c.Switch.ECMP]; !ok {
 		return fmt.Errorf("switch.ecmp is %q: it must be \"flow\", \"qp\" or \"spray\"", c.Switch.ECMP)
 	}
-	if verbs.MTUFor(c.RDMA.MTU).Bytes() != c.RDMA.MTU {
+	if c.RDMA.MTU == 0 || verbs.MTUFor(c.RDMA.MTU).Bytes() != c.RDMA.MTU {
 		return fmt.Errorf("rdma.mtu is %d: it must be 256, 512, 1024, 2048 or 4096", c.RDMA.MTU)
 	}
 	s, r := &c.Switch, &c.RDMA
 	checks := []check{
 		{"seed", float64(c.Seed), 0, math.MaxInt64},
+		{"until", time.Duration(c.Until).Seconds(), 1e-9, maxTime.Seconds()},
 		{"link.rate", float64(c.Link.Rate), 1e6, 8e12},
 		{"link.delay", time.Duration(c.Link.Delay).Seconds(), 0, 1},
-		{"switch.alpha", s.Alpha, 0, 1e6},
-		{"switch.buffer", float64(s.Buffer), 0, 1 << 30},
-		{"switch.queue", float64(s.Queue), 0, 1 << 30},
+		{"switch.alpha", s.Alpha, 1e-6, 1e6},
+		{"switch.buffer", float64(s.Buffer), g.least("switch.buffer"), 1 << 30},
+		{"switch.queue", float64(s.Queue), g.least("switch.queue"), 1 << 30},
 		{"rdma.message", float64(r.Message), 1, 16 << 20},
+		{"rdma.window", float64(r.Window), g.least("rdma.window"), 1 << 50},
 		{"rdma.qps", float64(r.QPs), 1, maxQPs},
 		{"rdma.dscp", float64(r.DSCP), 0, 63},
 		{"rdma.timeout", float64(r.Timeout), 1, 31},
 	}
 	if e := s.ECN; e != nil {
-		def(&e.P, 1)
+		def(g, "switch.ecn.p", &e.P, 1)
 		checks = append(checks, check{"switch.ecn.max", float64(e.Max), 1, 1 << 30}, check{"switch.ecn.min", float64(e.Min), 0, float64(e.Max)},
 			check{"switch.ecn.p", e.P, 0, 1})
 	}
 	if p := s.PFC; p != nil {
-		if p.Classes == nil {
-			p.Classes = []int{r.DSCP >> 3}
-		}
+		def(g, "switch.pfc.classes", &p.Classes, []int{r.DSCP >> 3})
 		for i, class := range p.Classes {
 			checks = append(checks, check{fmt.Sprintf("switch.pfc.classes[%d]", i), float64(class), 0, 7})
 		}
@@ -232,13 +284,28 @@ func (c *config) complete() error {
 		checks = append(checks, check{fmt.Sprintf("switch.weights[%d]", i), float64(w), 0, 1000})
 	}
 	if d := r.DCQCN; d != nil {
-		checks = append(checks, check{"rdma.dcqcn.rpg_threshold", float64(d.RPGThreshold), 0, 1 << 20},
-			check{"rdma.dcqcn.rpg_gd", float64(d.RPGGD), 0, 31}, check{"rdma.dcqcn.rpg_min_dec_fac", float64(d.RPGMinDecFac), 0, 100},
-			check{"rdma.dcqcn.dce_tcp_g", float64(d.DCETCPG), 0, 1024},
-			check{"rdma.dcqcn.initial_alpha_value", float64(d.InitialAlphaValue), 0, 1024},
-			check{"rdma.dcqcn.rpg_byte_reset", float64(d.RPGByteReset), 0, 1<<31 - 1})
+		for _, n := range []check{ // roce.DCQCN has no zeros but those of what is not given
+			{"rpg_threshold", float64(d.RPGThreshold), 0, 1 << 20}, {"rpg_gd", float64(d.RPGGD), 0, 31},
+			{"rpg_min_dec_fac", float64(d.RPGMinDecFac), 0, 100}, {"dce_tcp_g", float64(d.DCETCPG), 0, 1024},
+			{"initial_alpha_value", float64(d.InitialAlphaValue), 0, 1024}, {"rpg_byte_reset", float64(d.RPGByteReset), 0, 1<<31 - 1},
+			{"rpg_time_reset", float64(d.RPGTimeReset), 0, math.MaxInt64}, {"dce_tcp_rtt", float64(d.DCETCPRTT), 0, math.MaxInt64},
+			{"rate_reduce_monitor_period", float64(d.RateReduceMonitorPeriod), 0, math.MaxInt64},
+			{"min_time_between_cnps", float64(d.MinTimeBetweenCNPs), 0, math.MaxInt64},
+		} {
+			n.name = "rdma.dcqcn." + n.name
+			n.least = g.least(n.name)
+			checks = append(checks, n)
+		}
 	}
 	return runChecks(checks)
+}
+
+// least is the least value of a key whose zero means that it is not given.
+func (g given) least(key string) float64 {
+	if g[key] {
+		return 1
+	}
+	return 0
 }
 
 // check is a bound of a value.
@@ -257,12 +324,19 @@ func runChecks(all []check) error {
 	return nil
 }
 
-// def sets a value that the file does not have.
-func def[T comparable](v *T, to T) {
-	var zero T
-	if *v == zero {
+// def sets a value that is not given.
+func def[T any](g given, key string, v *T, to T) {
+	if !g[key] {
 		*v = to
 	}
+}
+
+// orNone returns a value of the network's configuration, in which 0 is a default.
+func orNone[T ~int | ~int64](v T, is bool) T {
+	if is && v == 0 {
+		return network.None
+	}
+	return v
 }
 
 var ecmps = map[string]network.ECMP{"flow": network.HashFlow, "qp": network.HashQP, "spray": network.Spray}
@@ -274,7 +348,7 @@ func (c *config) fabric() (*network.Config, error) {
 		return nil, err
 	}
 	s := &c.Switch
-	n := &network.Config{Topology: t, Seed: uint64(c.Seed), Link: network.Link{Rate: float64(c.Link.Rate), Delay: time.Duration(c.Link.Delay)},
+	n := &network.Config{Topology: t, Seed: uint64(c.Seed), Link: network.Link{Rate: float64(c.Link.Rate), Delay: orNone(time.Duration(c.Link.Delay), true)},
 		MTU:    max(c.RDMA.MTU+104, link.MinMTU),
 		Switch: network.Switch{Buffer: int(s.Buffer), Alpha: s.Alpha, Queue: int(s.Queue), ECMP: ecmps[s.ECMP]}}
 	copy(n.Switch.Weights[:], s.Weights)
@@ -282,7 +356,8 @@ func (c *config) fabric() (*network.Config, error) {
 		n.Switch.ECN = network.ECN{Min: int(e.Min), Max: int(e.Max), P: e.P}
 	}
 	if p := s.PFC; p != nil {
-		n.Switch.PFC = network.PFC{Xoff: int(p.Xoff), Xon: int(p.Xon), Headroom: int(p.Headroom)}
+		n.Switch.PFC = network.PFC{Xoff: int(p.Xoff), Xon: orNone(int(p.Xon), c.given["switch.pfc.xon"]),
+			Headroom: orNone(int(p.Headroom), c.given["switch.pfc.headroom"])}
 		for _, class := range p.Classes {
 			n.Switch.PFC.Classes |= 1 << class
 		}
@@ -298,7 +373,7 @@ func (c *config) device() (roce.Config, error) {
 		n.ByDelay = &roce.ByDelay{}
 	}
 	if d := r.DCQCN; d.on() {
-		def(&d.RPGMaxRate, c.Link.Rate)
+		def(c.given, "rdma.dcqcn.rpg_max_rate", &d.RPGMaxRate, c.Link.Rate)
 		n.DCQCN = &roce.DCQCN{RPGMaxRate: int64(d.RPGMaxRate), RPGMinRate: int64(d.RPGMinRate), RPGAIRate: int64(d.RPGAIRate),
 			RPGHAIRate: int64(d.RPGHAIRate), RPGTimeReset: time.Duration(d.RPGTimeReset), RPGByteReset: int(d.RPGByteReset),
 			RPGThreshold: d.RPGThreshold, RPGGD: d.RPGGD, RPGMinDecFac: d.RPGMinDecFac, DCETCPG: d.DCETCPG,

@@ -98,6 +98,31 @@ func TestWrongValues(t *testing.T) {
 		{[]string{star, incast, "--failure=slow-host:node=host1"}, "failure[0].share is 0"},
 		{[]string{star, incast, "--failure=bit-errors:node=host1,rate=1"}, "failure[0].rate is 1"},
 		{[]string{star, incast, "--failure=pfc-storm:node=host1,share=0.5"}, "failure[0].kind pfc-storm"},
+		{[]string{star, incast, "--set=until=0"}, "until is 0"},
+		{[]string{star, incast, "--set=rdma.qps=0"}, "rdma.qps is 0"},
+		{[]string{star, incast, "--set=rdma.mtu=0"}, "rdma.mtu is 0"},
+		{[]string{star, incast, "--set=rdma.message=0"}, "rdma.message is 0"},
+		{[]string{star, incast, "--set=rdma.timeout=0"}, "rdma.timeout is 0"},
+		{[]string{star, incast, "--set=rdma.window=0"}, "rdma.window is 0"},
+		{[]string{star, incast, "--set=switch.alpha=0"}, "switch.alpha is 0"},
+		{[]string{star, incast, "--set=switch.buffer=0"}, "switch.buffer is 0"},
+		{[]string{star, incast, "--set=switch.queue=0"}, "switch.queue is 0"},
+		{[]string{star, incast, "--set=switch.ecmp="}, `switch.ecmp is ""`},
+		{[]string{star, incast, "--set=rdma.dcqcn.rpg_min_dec_fac=0"}, "rdma.dcqcn.rpg_min_dec_fac is 0"},
+		{[]string{star, incast, "--set=rdma.dcqcn.dce_tcp_rtt=0"}, "rdma.dcqcn.dce_tcp_rtt is 0"},
+		{[]string{"--topology=star:hosts=4,spines=0", incast}, "topology.spines: a topology of kind star has no such key"},
+		{[]string{star, "--workload=incast:size=0"}, "workload[0].size is 0"},
+		{[]string{star, "--workload=incast:size=1kB,rounds=0"}, "workload[0].rounds is 0"},
+		{[]string{star, "--workload=incast:size=1kB,shift=0"}, "workload[0].shift: a workload of kind incast has no such key"},
+		{[]string{star, incast, "--workload=permutation:size=1kB,shift=0"}, "workload[1].shift is 0"},
+		{[]string{star, "--workload=all-reduce-tree:size=1kB,chunks=0"}, "workload[0].chunks is 0"},
+		{[]string{star, "--workload=storage:size=1kB,reads=0,clients=1,servers=1"}, "workload[0].reads is 0"},
+		{[]string{star, "--workload=storage:size=1kB,reads=1,clients=1,servers=1,depth=0"}, "workload[0].depth is 0"},
+		{[]string{star, incast, "--failure=cable-down:node=host1,for=0"}, "failure[0].for is 0"},
+		{[]string{star, incast, "--failure=bit-errors:node=host1,rate=0"}, "failure[0].rate is 0"},
+		{[]string{star, incast, "--failure=pfc-storm:node=host1,share=0"}, "failure[0].kind pfc-storm"},
+		{[]string{"--topology=star:hosts=600", "--workload=all-to-all:size=1kB"}, "workload[0].kind: it has more than 262144 QPs at a time"},
+		{[]string{"--topology=star:hosts=600", "--workload=incast:size=1kB", "--set=rdma.qps=256"}, "workload[0].kind: it has more than 262144 QPs"},
 		{[]string{star, incast, "--capture=switch"}, "--capture switch"},
 		{[]string{star, incast, "--capture=switch:host1=testdata/leafspine.toml"}, "is not empty"},
 	} {
@@ -217,4 +242,23 @@ func FuzzTable(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestExponential: the times between random flows have the mean and the deviation of an exponential
+// distribution, and its tail.
+func TestExponential(t *testing.T) {
+	const n = 200000
+	random := rand.New(rand.NewPCG(1, 2))
+	sum, squares, tail := 0.0, 0.0, 0
+	for range n {
+		v := exponential(random)
+		sum, squares = sum+v, squares+v*v
+		if v > 2.5 {
+			tail++
+		}
+	}
+	mean := sum / n
+	if d := math.Sqrt(squares/n - mean*mean); math.Abs(mean-1) > 0.01 || math.Abs(d-1) > 0.01 || math.Abs(float64(tail)/n-math.Exp(-2.5)) > 0.002 {
+		t.Errorf("mean %v, deviation %v, %d of %d above 2.5", mean, d, tail, n)
+	}
 }

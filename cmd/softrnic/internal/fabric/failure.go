@@ -3,6 +3,7 @@ package fabric
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +20,63 @@ type failure struct {
 	Peer  string   `toml:"peer"`
 	Share float64  `toml:"share"`
 	Rate  float64  `toml:"rate"`
+
+	given given
+}
+
+// holds are what failures do at a time. A cable is down, and a host pauses, as long as one failure
+// says so; the rates of bit errors add up.
+type holds struct {
+	down   map[*network.Port]int // by the end of a cable
+	pause  map[*network.Host]int
+	errors map[*network.Port][]float64
+}
+
+func newHolds() *holds {
+	return &holds{map[*network.Port]int{}, map[*network.Host]int{}, map[*network.Port][]float64{}}
+}
+
+// firstEnd returns the end of a port's cable that stands for it.
+func firstEnd(p *network.Port) *network.Port {
+	if q := p.Peer(); q.Node() < p.Node() {
+		return q
+	}
+	return p
+}
+
+// setDown has one more failure, or one less, that cuts a cable.
+func (h *holds) setDown(p *network.Port, down bool) {
+	p = firstEnd(p)
+	h.down[p] += step(down)
+	p.SetDown(h.down[p] > 0)
+}
+
+// setPause has one more failure, or one less, that makes a host pause classes.
+func (h *holds) setPause(host *network.Host, classes uint8, on bool) {
+	h.pause[host] += step(on)
+	host.Pause(classes, h.pause[host] > 0)
+}
+
+func step(on bool) int {
+	if on {
+		return 1
+	}
+	return -1
+}
+
+// setErrors has one more failure, or one less, that makes bits wrong.
+func (h *holds) setErrors(p *network.Port, rate float64, on bool) error {
+	p = firstEnd(p)
+	if on {
+		h.errors[p] = append(h.errors[p], rate)
+	} else if i := slices.Index(h.errors[p], rate); i >= 0 {
+		h.errors[p] = slices.Delete(h.errors[p], i, i+1)
+	}
+	sum := 0.0
+	for _, e := range h.errors[p] {
+		sum += float64(e * (1 - sum)) // the same on all processors
+	}
+	return p.SetBitErrors(min(sum, math.Nextafter(1, 0)))
 }
 
 // fail schedules a failure.
@@ -30,10 +88,13 @@ func (r *run) fail(e *failure) error {
 	switch {
 	case kind == nil:
 		return fmt.Errorf("kind is %q: it must be one of %s", e.Kind, strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
-	case e.Peer != "" && e.Kind != "cable-down" && e.Kind != "bit-errors",
-		e.Share != 0 && e.Kind != "slow-host", e.Rate != 0 && e.Kind != "bit-errors":
+	case e.given["peer"] && e.Kind != "cable-down" && e.Kind != "bit-errors",
+		e.given["share"] && e.Kind != "slow-host", e.given["rate"] && e.Kind != "bit-errors":
 		return fmt.Errorf("kind %s: it has no peer, share or rate, except that cable-down has a peer, bit-errors a peer and a rate, and "+
 			"slow-host a share", e.Kind)
+	}
+	if e.given["for"] && e.For == 0 {
+		return fmt.Errorf("for is 0: it must be more, or left out if there is no end")
 	}
 	begin, end, err := kind(e)
 	if err != nil {
@@ -58,17 +119,12 @@ func (r *run) port(e *failure) (*network.Port, error) {
 
 func (r *run) cableDown(e *failure) (begin, end func(), err error) {
 	p, err := r.port(e)
-	return func() { p.SetDown(true) }, func() { p.SetDown(false) }, err
+	return func() { r.holds.setDown(p, true) }, func() { r.holds.setDown(p, false) }, err
 }
 
 // switchRestart cuts all cables of a switch. What is in its queues is lost.
 func (r *run) switchRestart(e *failure) (begin, end func(), err error) {
-	var ports []*network.Port
-	for _, p := range r.ports {
-		if p.Node() == e.Node && !strings.HasPrefix(e.Node, "host") {
-			ports = append(ports, p)
-		}
-	}
+	ports := r.graph.ports[e.Node]
 	switch {
 	case ports == nil:
 		return nil, nil, fmt.Errorf("node %q is no switch", e.Node)
@@ -78,7 +134,12 @@ func (r *run) switchRestart(e *failure) (begin, end func(), err error) {
 	set := func(down bool) func() {
 		return func() {
 			for _, p := range ports {
-				p.SetDown(down)
+				r.holds.setDown(p, down)
+			}
+			if down {
+				for _, p := range ports {
+					p.Flush()
+				}
 			}
 		}
 	}
@@ -105,7 +166,8 @@ func (r *run) paused() uint8 {
 
 func (r *run) pfcStorm(e *failure) (begin, end func(), err error) {
 	h, err := r.host(e)
-	return func() { h.Pause(r.paused(), true) }, func() { h.Pause(r.paused(), false) }, err
+	set := func(on bool) func() { return func() { r.holds.setPause(h, r.paused(), on) } }
+	return set(true), set(false), err
 }
 
 // slowness is the period of the pauses of a slow host.
@@ -122,18 +184,27 @@ func (r *run) slowHost(e *failure) (begin, end func(), err error) {
 		return nil, nil, err
 	}
 	free := time.Duration(e.Share * float64(slowness))
-	ended := false
+	pausing, ended := false, false
+	pause := func(on bool) {
+		if on != pausing {
+			pausing = on
+			r.holds.setPause(h, r.paused(), on)
+		}
+	}
 	var cycle func()
 	cycle = func() {
 		if !ended {
-			h.Pause(r.paused(), true)
+			pause(true)
 			h.Clock().AfterFunc(slowness-free, func() {
-				h.Pause(r.paused(), false)
+				pause(false)
 				h.Clock().AfterFunc(free, cycle)
 			})
 		}
 	}
-	return cycle, func() { ended = true }, nil
+	return cycle, func() {
+		ended = true
+		pause(false)
+	}, nil
 }
 
 func (r *run) bitErrors(e *failure) (begin, end func(), err error) {
@@ -141,6 +212,6 @@ func (r *run) bitErrors(e *failure) (begin, end func(), err error) {
 	if err == nil && !(e.Rate > 0 && e.Rate < 1) {
 		err = fmt.Errorf("rate is %v: it is the probability that a bit is wrong, such as 1e-6", e.Rate)
 	}
-	set := func(rate float64) func() { return func() { r.check(p.SetBitErrors(rate)) } }
-	return set(e.Rate), set(0), err
+	set := func(on bool) func() { return func() { r.check(r.holds.setErrors(p, e.Rate, on)) } }
+	return set(true), set(false), err
 }

@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -11,23 +12,29 @@ import (
 // ideals computes the times that flows take in an empty network: the requester's packets leave
 // without gaps, each switch sends one when it has it whole, and the last acknowledgement returns. A
 // READ has a request before that, and no acknowledgement. Of several shortest ways it is the
-// fastest.
+// fastest. Many pairs of hosts have ways of the same cables, and so the same times.
 type ideals struct {
-	r     *run
-	ways  map[[2]*network.Port][]hop // between the ports of switches to two hosts
-	times map[idealKey]time.Duration
+	r       *run
+	fastest map[int][]arrival
+	ways    map[[2]int]int // between two switches: the index in hops
+	hops    [][]hop        // different ways
+	known   map[string]int // their indices
+	times   map[idealKey]time.Duration
 }
 
 type hop struct{ perByte, delay float64 } // ns
 
+func hopOf(p *network.Port) hop { return hop{8e9 / p.Rate(), float64(p.Delay())} }
+
 type idealKey struct {
-	ends  [2]*network.Port
+	way   int // index in hops
+	ends  [2]hop
 	bytes int64
 	read  bool
 }
 
 func newIdeals(r *run) *ideals {
-	return &ideals{r, map[[2]*network.Port][]hop{}, map[idealKey]time.Duration{}}
+	return &ideals{r, map[int][]arrival{}, map[[2]int]int{}, nil, map[string]int{}, map[idealKey]time.Duration{}}
 }
 
 // Bytes of a packet on the wire besides its payload.
@@ -44,11 +51,11 @@ func wire(transport int64) float64 { return float64(max(framing+roceBytes+transp
 // of returns the ideal time of a flow.
 func (i *ideals) of(f *flow) time.Duration {
 	from, to := i.r.nodes[f.from].h.Port(), i.r.nodes[f.to].h.Port()
-	key := idealKey{[2]*network.Port{from, to}, f.bytes, f.read}
+	between := i.way(i.r.graph.index[from.Peer().Node()], i.r.graph.index[to.Peer().Node()])
+	key := idealKey{between, [2]hop{hopOf(from), hopOf(to)}, f.bytes, f.read}
 	t, ok := i.times[key]
 	if !ok {
-		way := i.way(from, to)
-		t = i.flight(way, f)
+		t = i.flight(slices.Concat([]hop{key.ends[0]}, i.hops[between], []hop{key.ends[1]}), f)
 		i.times[key] = t
 	}
 	return t
@@ -97,52 +104,60 @@ func (i *ideals) flight(way []hop, f *flow) time.Duration {
 	return time.Duration(math.Round(at))
 }
 
-// way returns the cables from one host to another.
-func (i *ideals) way(from, to *network.Port) []hop {
-	key := [2]*network.Port{from.Peer(), to.Peer()}
-	if w, ok := i.ways[key]; ok {
+// arrival is the last cable of the best way to a switch.
+type arrival struct {
+	hops int     // 0: none is known
+	time float64 // of a full packet, ns
+	from int
+	via  *network.Port
+}
+
+// way returns the cables from one switch to another one, as an index in hops.
+func (i *ideals) way(from, to int) int {
+	if w, ok := i.ways[[2]int{from, to}]; ok {
 		return w
 	}
-	one := func(p *network.Port) hop { return hop{8e9 / p.Rate(), float64(p.Delay())} }
-	// Breadth first, by hops and then by the time of a full packet.
-	type state struct {
-		hops int
-		time float64
-		via  *network.Port
+	best := i.fastest[from]
+	if best == nil {
+		best = i.search(from)
+		i.fastest[from] = best
 	}
-	ports := map[string][]*network.Port{}
-	for _, p := range i.r.ports[len(i.r.nodes):] {
-		ports[p.Node()] = append(ports[p.Node()], p)
+	var way []hop
+	for at := to; at != from && best[at].via != nil; at = best[at].from {
+		way = append(way, hopOf(best[at].via))
 	}
-	start, end := from.Peer().Node(), to.Peer().Node()
-	best := map[string]state{start: {}}
-	for level, hops := []string{start}, 1; len(level) > 0; hops++ {
-		var next []string
-		for _, node := range level {
-			for _, p := range ports[node] {
-				h := one(p)
-				peer := p.Peer().Node()
-				t := best[node].time + float64(i.r.cfg.RDMA.MTU)*h.perByte + h.delay
-				if b, ok := best[peer]; !ok && len(ports[peer]) > 0 {
-					next = append(next, peer)
-					best[peer] = state{hops, t, p}
-				} else if ok && b.hops == hops && t < b.time {
-					best[peer] = state{hops, t, p}
+	slices.Reverse(way)
+	name := fmt.Sprint(way)
+	w, ok := i.known[name]
+	if !ok {
+		w = len(i.hops)
+		i.hops, i.known[name] = append(i.hops, way), w
+	}
+	i.ways[[2]int{from, to}] = w
+	return w
+}
+
+// search finds the ways from a switch to all others: the fewest cables, and then the least time.
+func (i *ideals) search(from int) []arrival {
+	g := i.r.graph
+	best := make([]arrival, len(g.cables))
+	for level, hops := []int{from}, 1; len(level) > 0; hops++ {
+		var next []int
+		for _, s := range level {
+			for _, c := range g.cables[s] {
+				h := hopOf(c.port)
+				t := best[s].time + float64(i.r.cfg.RDMA.MTU)*h.perByte + h.delay
+				switch b := &best[c.to]; {
+				case c.to == from:
+				case b.hops == 0:
+					next = append(next, c.to)
+					*b = arrival{hops, t, s, c.port}
+				case b.hops == hops && t < b.time:
+					*b = arrival{hops, t, s, c.port}
 				}
 			}
 		}
 		level = next
 	}
-	way := []hop{one(to)}
-	for at := end; at != start; {
-		via := best[at].via
-		if via == nil { // there is no way
-			return nil
-		}
-		way = append([]hop{one(via)}, way...)
-		at = via.Node()
-	}
-	way = append([]hop{one(from)}, way...)
-	i.ways[key] = way
-	return way
+	return best
 }

@@ -74,6 +74,7 @@ func (n *node) close() {
 
 // connection has the QPs of two hosts, between which the messages of a flow are divided.
 type connection struct {
+	r        *run
 	from, to *node // the requester and the responder
 	lanes    []*lane
 }
@@ -115,7 +116,10 @@ type message struct {
 
 // connect makes a connection. receives is the number of immediates that a lane has at a time.
 func (r *run) connect(from, to *node, read bool, receives int, most int64) (*connection, error) {
-	c := &connection{from: from, to: to}
+	c := &connection{r: r, from: from, to: to}
+	if r.open += 2 * r.cfg.RDMA.QPs; r.open > maxOpen {
+		return nil, fmt.Errorf("there are more than %d QPs at a time", maxOpen)
+	}
 	for range r.cfg.RDMA.QPs {
 		l := &lane{r: r, from: from, to: to, depth: r.depth}
 		if per := (most + int64(r.cfg.RDMA.Message) - 1) / int64(r.cfg.RDMA.Message); per < int64(l.depth) {
@@ -224,6 +228,7 @@ func (c *connection) closeLater() {
 		for _, l := range c.lanes {
 			l.close()
 		}
+		c.r.open -= 2 * len(c.lanes)
 	})
 }
 

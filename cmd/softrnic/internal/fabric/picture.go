@@ -149,7 +149,7 @@ func (r *run) about(p *network.Port) string {
 	for _, n := range []struct {
 		count uint64
 		name  string
-	}{{c.Dropped, "dropped"}, {c.Lost, "lost"}, {c.Marked, "marked"}, {c.Pauses, "pauses"}} {
+	}{{c.Dropped, "dropped"}, {c.Lost, "lost"}, {c.Flushed, "lost in a restart"}, {c.Marked, "marked"}, {c.Pauses, "pauses"}} {
 		if n.count > 0 {
 			text += fmt.Sprintf(", %d %s", n.count, n.name)
 		}
@@ -163,11 +163,9 @@ func (r *run) about(p *network.Port) string {
 // drawSwitch draws a switch that has room of a width. Its border is red if it has dropped packets.
 func (r *run) drawSwitch(b *strings.Builder, name string, p point, room float64) {
 	border, dropped, queue := "#55606b", uint64(0), 0
-	for _, port := range r.ports[len(r.nodes):] {
-		if port.Node() == name {
-			dropped += port.Counters().Dropped
-			queue = max(queue, port.Counters().MaxQueue)
-		}
+	for _, port := range r.graph.ports[name] {
+		dropped += port.Counters().Dropped
+		queue = max(queue, port.Counters().MaxQueue)
 	}
 	if dropped > 0 {
 		border = "#b0152a"

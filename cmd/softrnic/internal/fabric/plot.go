@@ -102,7 +102,7 @@ func (s *summary) plotSlowdown(sizes []sizeRow) (svg template.HTML, title string
 // bins divide the time of a run for plots.
 type bins struct {
 	width time.Duration
-	each  int32 // intervals of samples in a bin
+	each  int64 // intervals of samples in a bin
 	count int
 }
 
@@ -115,7 +115,7 @@ const (
 func (r *run) bins(most int) bins {
 	intervals := max(1, int(math.Ceil(float64(r.now())/float64(r.series.interval))))
 	each := (intervals + most - 1) / most
-	return bins{time.Duration(each) * r.series.interval, int32(each), (intervals + each - 1) / each}
+	return bins{time.Duration(each) * r.series.interval, int64(each), (intervals + each - 1) / each}
 }
 
 // unit is the unit of a time axis.
@@ -151,18 +151,32 @@ func (b *bins) line(name string, values []float64) curve {
 
 // plotQueues plots the longest queues.
 func (r *run) plotQueues(b bins) (template.HTML, error) {
-	queues := map[int32][]float64{}
+	queues, last := map[int32][]float64{}, map[int32]sample{}
 	var ids []int32
-	for _, s := range r.series.queues {
-		if i := int(s.bin / b.each); s.queued > 0 && i < b.count {
-			q := queues[s.id]
-			if q == nil {
-				q = make([]float64, b.count)
-				queues[s.id] = q
-				ids = append(ids, s.id)
+	hold := func(id int32, until int) { // a queue remains as it is between two samples
+		if s, ok := last[id]; ok && s.after > 0 {
+			for i := int(s.bin/b.each) + 1; i < until; i++ {
+				queues[id][i] = float64(s.after) / 1e3
 			}
-			q[i] = max(q[i], float64(s.queued)/1e3)
 		}
+	}
+	for _, s := range r.series.queues {
+		i := int(s.bin / b.each)
+		q := queues[s.id]
+		if i >= b.count || q == nil && s.queued == 0 {
+			continue
+		}
+		if q == nil {
+			q = make([]float64, b.count)
+			queues[s.id] = q
+			ids = append(ids, s.id)
+		}
+		hold(s.id, i)
+		q[i] = max(q[i], float64(s.queued)/1e3)
+		last[s.id] = s
+	}
+	for _, id := range ids {
+		hold(id, b.count)
 	}
 	if len(ids) == 0 {
 		return "", nil
@@ -198,24 +212,23 @@ func (r *run) plotRates(b bins) (each, sum template.HTML, many bool, err error) 
 	many = len(r.flows) > maxLines
 	total := make([]float64, b.count)
 	rates := make([]map[int32]float64, b.count)
-	seen := map[int32]int32{} // the last interval of a flow
+	seen := map[int32]int64{} // the last interval of a flow
 	for _, s := range r.series.rates {
 		// What is acknowledged at once has been sent since the acknowledgement before.
 		from, ok := seen[s.id]
 		if !ok {
-			from = int32(r.flows[s.id].start/r.series.interval) - 1
+			from = int64(r.flows[s.id].start/r.series.interval) - 1
 		}
 		seen[s.id] = s.bin
 		from = min(from, s.bin-1)
 		v := float64(s.bytes) * 8 / b.width.Seconds() / 1e9 / float64(s.bin-from)
-		for bin := from + 1; bin <= s.bin; bin++ {
-			if i := int(bin / b.each); i < b.count {
-				if rates[i] == nil {
-					rates[i] = map[int32]float64{}
-				}
-				rates[i][s.id] += v
-				total[i] += v
+		for i := int((from + 1) / b.each); i <= min(int(s.bin/b.each), b.count-1); i++ {
+			if rates[i] == nil {
+				rates[i] = map[int32]float64{}
 			}
+			intervals := min(s.bin+1, int64(i+1)*b.each) - max(from+1, int64(i)*b.each)
+			rates[i][s.id] += v * float64(intervals)
+			total[i] += v * float64(intervals)
 		}
 	}
 	var all []curve

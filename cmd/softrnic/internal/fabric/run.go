@@ -25,6 +25,9 @@ type run struct {
 	planned int     // flows of all workloads
 	ended   int
 	pairs   map[pair]*connection
+	open    int // QPs
+	holds   *holds
+	graph   *graph
 	digest  string // at the end of the last flow
 
 	series series
@@ -65,7 +68,7 @@ const outstanding = 1 << 20
 
 // newRun makes the network and the nodes. The caller closes it.
 func newRun(cfg *config, verify bool, interval time.Duration) (*run, error) {
-	r := &run{cfg: cfg, verify: verify, pairs: map[pair]*connection{}, series: series{interval: interval}}
+	r := &run{cfg: cfg, verify: verify, pairs: map[pair]*connection{}, series: series{interval: interval}, holds: newHolds()}
 	var err error
 	if r.net, err = cfg.fabric(); err != nil {
 		return nil, err
@@ -78,6 +81,7 @@ func newRun(cfg *config, verify bool, interval time.Duration) (*run, error) {
 		return nil, err
 	}
 	r.ports = r.f.Ports()
+	r.graph = newGraph(r.ports[len(r.f.Hosts()):])
 	r.depth = int(max(4, min(64, max(outstanding, 2*cfg.RDMA.Window)/cfg.RDMA.Message)))
 	pattern := make([]byte, cfg.RDMA.Message+spread)
 	rand.NewChaCha8([32]byte{}).Read(pattern) // it does not fail
@@ -161,7 +165,7 @@ func (r *run) begin(f *flow, keep bool, receives int) {
 			most = 1 << 62
 		}
 		if c, err = r.connect(from, to, f.read, receives, most); err != nil {
-			r.check(err)
+			r.check(fmt.Errorf("workload[%d]: %w", f.load, err))
 			return
 		}
 		if keep {
@@ -236,16 +240,29 @@ func (r *run) end(f *flow) {
 	}
 }
 
-// advance lets time pass until all flows have ended, or the configuration's end.
+// mostAtOnce is the virtual time after which the command looks whether it is interrupted.
+const mostAtOnce = 50 * time.Microsecond
+
+// advance lets time pass until all flows have ended, or the configuration's end. Its error is that
+// of the context if the run was interrupted. It can be evaluated then.
 func (r *run) advance(ctx context.Context, progress func()) error {
 	began := time.Now()
 	until := time.Duration(r.cfg.Until)
-	for r.ended < r.planned && r.f.Now() < until && r.err == nil {
-		if err := ctx.Err(); err != nil {
-			return err
+	for r.ended < r.planned && r.f.Now() < until && r.err == nil && ctx.Err() == nil {
+		now, interval := r.f.Now(), r.series.interval
+		at, ok := r.f.Next()
+		if !ok {
+			at = until
 		}
-		now := r.f.Now()
-		r.f.Run(min(r.series.interval-now%r.series.interval, until-now))
+		if idle := min(at, until) - 1 - now; idle >= interval { // nothing to sample
+			r.f.Run(idle - (now+idle)%interval)
+			continue
+		}
+		end := min(now-now%interval+interval, until)
+		for now < end && ctx.Err() == nil {
+			r.f.Run(min(mostAtOnce, end-now))
+			now = r.f.Now()
+		}
 		r.sample()
 		progress()
 	}
@@ -253,6 +270,9 @@ func (r *run) advance(ctx context.Context, progress func()) error {
 		r.digest = r.f.Digest()
 	}
 	r.wall = time.Since(began)
+	if r.err == nil && r.ended < r.planned && r.f.Now() < until {
+		return ctx.Err()
+	}
 	return r.err
 }
 

@@ -241,7 +241,7 @@ func TestFailures(t *testing.T) {
 	} {
 		t.Run(c.failure, func(t *testing.T) {
 			s := summaryOf(t, c.topology, "--workload=permutation:size=1MB,shift=4", "--failure", c.failure, "--verify",
-				"--set=switch.pfc.xoff=300kB")
+				"--set=switch.pfc.xoff=300kB", "--seed=4") // both spines have flows
 			if s.Flows.Done != 8 || s.Corrupt > 0 || !c.effect(s) {
 				t.Errorf("%+v", s)
 			}
@@ -280,5 +280,112 @@ func TestReport(t *testing.T) {
 		if other := regexp.MustCompile(`(?i)https?://|\bsrc=|@import|NaN|<no value>`).FindString(string(page)); other != "" {
 			t.Errorf("%v: the page has %q", args, other)
 		}
+	}
+}
+
+// TestZeros: a zero is a value, and not the default.
+func TestZeros(t *testing.T) {
+	base := []string{"--topology=star:hosts=2", "--workload=incast:size=1"}
+	long := summaryOf(t, base...).FCT.Max
+	short := summaryOf(t, append(base, "--set=link.delay=0")...).FCT.Max
+	if long-short < 3.99 || long-short > 4.01 {
+		t.Errorf("%v µs without delay, %v µs with 4 of 1 µs", short, long)
+	}
+	for _, topology := range []string{"dumbbell:hosts=1,uplink_delay=0",
+		`cables:attach=["left","right"],cable=[{a="left",b="right",delay=0}]`} {
+		all := summaryOf(t, "--topology=dumbbell:hosts=1", "--workload=incast:size=1").FCT.Max
+		some := summaryOf(t, "--topology", topology, "--workload=incast:size=1").FCT.Max
+		if all-some < 1.99 || all-some > 2.01 {
+			t.Errorf("%s: %v µs, and %v µs with 2 of 1 µs more", topology, some, all)
+		}
+	}
+	pfc := []string{star, "--workload=incast:size=1MB", "--set=switch.pfc.xoff=50kB"}
+	usual, empty := summaryOf(t, pfc...), summaryOf(t, append(pfc, "--set=switch.pfc.xon=0")...)
+	if empty.Packets.Pauses == 0 || empty.Packets.Pauses >= usual.Packets.Pauses {
+		t.Errorf("%d pauses, and %d that last until nothing is stored", usual.Packets.Pauses, empty.Packets.Pauses)
+	}
+	if none := summaryOf(t, append(pfc, "--set=switch.pfc.headroom=0")...); usual.Packets.Dropped > 0 || none.Packets.Dropped == 0 {
+		t.Errorf("%d packets dropped without headroom, and %d with it", none.Packets.Dropped, usual.Packets.Dropped)
+	}
+	ecn := []string{star, "--workload=incast:size=1MB", "--set=switch.ecn.max=100kB", "--set=rdma.dcqcn.enabled=true"}
+	if s := summaryOf(t, append(ecn, "--set=switch.ecn.p=0")...); s.Packets.Marked >= summaryOf(t, ecn...).Packets.Marked {
+		t.Errorf("%d packets are marked, with a probability of 0 up to the maximum", s.Packets.Marked)
+	}
+}
+
+// TestIdle: time in which nothing happens costs nothing, and has no samples. A queue remains as it
+// is.
+func TestIdle(t *testing.T) {
+	dir := t.TempDir()
+	queues, rates, page := filepath.Join(dir, "queues"), filepath.Join(dir, "rates"), filepath.Join(dir, "x.html")
+	s := summaryOf(t, star, "--workload=incast:size=300kB,stagger=3h", "--failure=pfc-storm:node=host0,at=6h", "--until=24h",
+		"--set=rdma.timeout=31", "--interval=100ns", "--queues", queues, "--rates", rates, "--report", page)
+	if s.Flows.Done != 2 || s.Flows.Unfinished != 5 || s.Virtual != 24*3600e6 {
+		t.Errorf("%+v, %v µs", s.Flows, s.Virtual)
+	}
+	for _, name := range []string{queues, rates, page} {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(b) > 1<<20 || strings.Count(string(b), "\n") < 10 {
+			t.Errorf("%s has %d bytes", name, len(b))
+		}
+	}
+}
+
+// late is a context that is cancelled after a number of looks at it.
+type late struct {
+	context.Context
+	left int
+}
+
+// Err implements context.Context.
+func (l *late) Err() error {
+	if l.left--; l.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestInterrupted: a run that is interrupted writes what there is.
+func TestInterrupted(t *testing.T) {
+	dir := t.TempDir()
+	fct, page, file := filepath.Join(dir, "fct"), filepath.Join(dir, "x.html"), filepath.Join(dir, "x.pcapng")
+	args := []string{"fabric", "run", star, "--workload=incast:size=100kB,senders=1,rounds=100000", "--until=1h", "--interval=1s",
+		"--fct", fct, "--report", page, "--capture", "host0=" + file}
+	code, out, stderr := program.Run(&late{t.Context(), 100}, nil, args...)
+	if code != cli.ExitFailed || !strings.Contains(stderr, "interrupted") || !strings.Contains(out, "interrupted") ||
+		!strings.Contains(out, " 0 failed, ") {
+		t.Errorf("exit code %d: %s%s", code, out, stderr)
+	}
+	for name, least := range map[string]int{fct: 2000, page: 20000, file: 1 << 20} {
+		if b, err := os.ReadFile(name); err != nil || len(b) < least {
+			t.Errorf("%s has %d bytes, %v", name, len(b), err)
+		}
+	}
+	code, out, _ = program.Run(&late{t.Context(), 10}, nil, "fabric", "run", star, "--workload=incast:size=1GB", "--digest")
+	if code != cli.ExitFailed || out != "" {
+		t.Errorf("exit code %d, and the digest of a part: %s", code, out)
+	}
+}
+
+// TestCapturedTwice: a port may have several captures.
+func TestCapturedTwice(t *testing.T) {
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "a.pcapng"), filepath.Join(dir, "b.pcapng")
+	runFabric(t, "--topology=star:hosts=2", "--workload=incast:size=100kB", "--capture", "host0="+a, "--capture", "host0:switch="+b)
+	for _, name := range []string{a, b} {
+		if i, err := os.Stat(name); err != nil || i.Size() < 100e3 {
+			t.Errorf("%v, %v", i, err)
+		}
+	}
+}
+
+// TestThousandHosts: a fat tree of 1,024 hosts, with its ideal times and its groups of ways.
+func TestThousandHosts(t *testing.T) {
+	s := summaryOf(t, "--topology=fat-tree:k=16", "--workload=permutation:size=10kB")
+	if s.Flows.Done != 1024 || s.Hosts != 1024 || s.Switches != 320 || len(s.Imbalance) < 200 || s.Slowdown.P50 < 0.999 {
+		t.Errorf("%+v, %d groups, slowdown %v", s.Flows, len(s.Imbalance), s.Slowdown)
 	}
 }

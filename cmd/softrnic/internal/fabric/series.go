@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -12,13 +13,16 @@ type series struct {
 	rates    []sample // of flows
 	moved    []*flow  // since the last sample
 	sent     []uint64 // by ports, until then
+	queued   []int64  // at ports, then
 }
 
-// sample is what a port or a flow has in an interval. Those with nothing have none.
+// sample is what a port or a flow has in an interval. There is none of a port that has sent nothing
+// and whose queue is as it was, and of a flow that has nothing.
 type sample struct {
-	bin    int32 // number of the interval
+	bin    int64 // number of the interval
 	id     int32
-	queued int64 // bytes at its end
+	queued int64 // bytes at its end, or the most of those of joined intervals
+	after  int64 // bytes at its end
 	bytes  int64 // sent, or acknowledged
 }
 
@@ -28,24 +32,24 @@ const maxSamples = 1 << 20
 // sample adds the samples of an interval that has ended.
 func (r *run) sample() {
 	s := &r.series
-	bin := int32((r.f.Now() - 1) / s.interval)
+	bin := int64((r.f.Now() - 1) / s.interval)
 	ports := r.ports
 	if s.sent == nil {
-		s.sent = make([]uint64, len(ports))
+		s.sent, s.queued = make([]uint64, len(ports)), make([]int64, len(ports))
 	}
 	for i, p := range ports {
 		n := p.Counters().Bytes
-		queued := 0
+		queued := int64(0)
 		if i >= len(r.nodes) { // a switch's
-			queued = p.Queued()
+			queued = int64(p.Queued())
 		}
-		if n != s.sent[i] || queued > 0 {
-			s.queues = append(s.queues, sample{bin, int32(i), int64(queued), int64(n - s.sent[i])})
-			s.sent[i] = n
+		if n != s.sent[i] || queued != s.queued[i] {
+			s.queues = append(s.queues, sample{bin, int32(i), queued, queued, int64(n - s.sent[i])})
+			s.sent[i], s.queued[i] = n, queued
 		}
 	}
 	for _, f := range s.moved {
-		s.rates = append(s.rates, sample{bin, int32(f.id), 0, f.recent})
+		s.rates = append(s.rates, sample{bin: bin, id: int32(f.id), bytes: f.recent})
 		f.recent = 0
 	}
 	s.moved = s.moved[:0]
@@ -61,16 +65,13 @@ func coarsen(all []sample) []sample {
 		all[i].bin /= 2
 	}
 	slices.SortStableFunc(all, func(a, b sample) int {
-		if a.bin != b.bin {
-			return int(a.bin) - int(b.bin)
-		}
-		return int(a.id) - int(b.id)
+		return cmp.Or(cmp.Compare(a.bin, b.bin), cmp.Compare(a.id, b.id))
 	})
 	n := 0
 	for _, s := range all {
 		if n > 0 && all[n-1].bin == s.bin && all[n-1].id == s.id {
 			all[n-1].bytes += s.bytes
-			all[n-1].queued = max(all[n-1].queued, s.queued)
+			all[n-1].queued, all[n-1].after = max(all[n-1].queued, s.queued), s.after
 			continue
 		}
 		all[n] = s

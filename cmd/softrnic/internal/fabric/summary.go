@@ -6,7 +6,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -24,7 +23,8 @@ type summary struct {
 	Virtual    float64           `json:"virtual_us"`
 	Real       float64           `json:"real_s"`
 	Flows      flowCounts        `json:"flows"`
-	Bytes      int64             `json:"bytes"` // acknowledged
+	Early      bool              `json:"interrupted"` // the run was ended early
+	Bytes      int64             `json:"bytes"`       // acknowledged
 	Corrupt    int               `json:"corrupt"`
 	Verified   bool              `json:"verified"`
 	FCT        percentiles       `json:"fct_us"`
@@ -167,68 +167,6 @@ func micro(d time.Duration) float64 { return float64(d) / 1e3 }
 
 func portName(p *network.Port) string { return p.Node() + ":" + p.Peer().Node() }
 
-// imbalances returns the groups of ways of equal length that have been used. The ways of a group
-// lead to the same switches with hosts.
-func (r *run) imbalances() (all []imbalance) {
-	ports := map[string][]*network.Port{}
-	var order []string
-	ends := map[string]bool{}
-	for _, n := range r.nodes {
-		ends[n.h.Port().Peer().Node()] = true
-	}
-	for _, p := range r.ports[len(r.nodes):] {
-		if len(order) == 0 || order[len(order)-1] != p.Node() { // the ports of a switch follow each other
-			order = append(order, p.Node())
-		}
-		if !strings.HasPrefix(p.Peer().Node(), "host") {
-			ports[p.Node()] = append(ports[p.Node()], p)
-		}
-	}
-	leads := map[*network.Port][]string{} // the switches to which a port is on a shortest way
-	for _, end := range slices.Sorted(maps.Keys(ends)) {
-		distance := map[string]int{end: 0}
-		for queue := []string{end}; len(queue) > 0; queue = queue[1:] {
-			for _, p := range ports[queue[0]] {
-				if peer := p.Peer().Node(); peer != end && distance[peer] == 0 {
-					distance[peer] = distance[queue[0]] + 1
-					queue = append(queue, peer)
-				}
-			}
-		}
-		for node, ps := range ports {
-			for _, p := range ps {
-				if to := p.Peer().Node(); node != end && distance[to]+1 == distance[node] && (to == end || distance[to] > 0) {
-					leads[p] = append(leads[p], end)
-				}
-			}
-		}
-	}
-	for _, node := range order {
-		groups := map[string][]*network.Port{}
-		var names []string
-		for _, p := range ports[node] {
-			name := strings.Join(leads[p], " ")
-			if groups[name] == nil {
-				names = append(names, name)
-			}
-			groups[name] = append(groups[name], p)
-		}
-		for _, name := range names {
-			sum, most := uint64(0), groups[name][0]
-			for _, p := range groups[name] {
-				sum += p.Counters().Bytes
-				if p.Counters().Bytes > most.Counters().Bytes {
-					most = p
-				}
-			}
-			if n := len(groups[name]); n > 1 && sum > 0 && name != "" {
-				all = append(all, imbalance{node, n, most.Peer().Node(), float64(most.Counters().Bytes)*float64(n)/float64(sum) - 1})
-			}
-		}
-	}
-	return all
-}
-
 // print writes the summary for people.
 func (s *summary) print(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -242,6 +180,9 @@ func (s *summary) print(out io.Writer) {
 		if s.Corrupt > 0 {
 			verified = fmt.Sprintf(", %d with wrong bytes", s.Corrupt)
 		}
+	}
+	if s.Early {
+		line("interrupted", "what follows is about the time before")
 	}
 	line("flows", "%d done, %d failed, %d unfinished; %d bytes acknowledged%s", s.Flows.Done, s.Flows.Failed, s.Flows.Unfinished, s.Bytes,
 		verified)
@@ -263,7 +204,11 @@ func (s *summary) print(out io.Writer) {
 		}
 	}
 	c := s.Packets
-	line("packets", "%d sent, %d delivered, %d dropped, %d lost on cables", c.Sent, c.Delivered, c.Dropped, c.Lost)
+	flushed := ""
+	if c.Flushed > 0 {
+		flushed = fmt.Sprintf(", %d lost in switches that restart", c.Flushed)
+	}
+	line("packets", "%d sent, %d delivered, %d dropped, %d lost on cables%s", c.Sent, c.Delivered, c.Dropped, c.Lost, flushed)
 	line("repeats", "%d times from a packet on, %d single packets, %d probes", s.Counters["completer_retry_err"],
 		s.Counters["selective_repeats"],
 		s.Counters["tail_probes"])

@@ -17,7 +17,7 @@ func (s *summary) writeFCT(b *bytes.Buffer) error {
 }
 
 // writeQueues writes the samples of ports: what is queued at the end of an interval, and what was
-// sent in it.
+// sent in it. A port without a row has sent nothing, and its queue is as it was.
 func (r *run) writeQueues(b *bytes.Buffer) error {
 	fmt.Fprintln(b, "time_us,node,peer,queued_bytes,sent_bytes,utilisation")
 	for _, s := range r.series.queues {
@@ -39,7 +39,7 @@ func (r *run) writeRates(b *bytes.Buffer) error {
 }
 
 // end is the end of an interval.
-func (s *series) end(bin int32) time.Duration { return time.Duration(bin+1) * s.interval }
+func (s *series) end(bin int64) time.Duration { return time.Duration(bin+1) * s.interval }
 
 // gbps is the rate of bytes in an interval, in Gbit/s.
 func (s *series) gbps(n int64) float64 { return float64(n) * 8 / s.interval.Seconds() / 1e9 }

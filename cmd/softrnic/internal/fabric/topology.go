@@ -21,6 +21,8 @@ type topology struct {
 	// Of kind "cables".
 	Attach []string `toml:"attach"` // the switch of each host
 	Cables []cable  `toml:"cable"`
+
+	given given
 }
 
 type cable struct {
@@ -28,6 +30,8 @@ type cable struct {
 	B     string   `toml:"b"`
 	Rate  rate     `toml:"rate"`
 	Delay duration `toml:"delay"`
+
+	given given
 }
 
 // topologies are the keys that each kind needs, and the number of hosts.
@@ -59,7 +63,7 @@ func (t *topology) build() (network.Topology, error) {
 	for _, name := range []string{"hosts", "leaves", "spines", "k"} {
 		if strings.Contains(" "+strings.Join(kind.needs, " ")+" ", " "+name+" ") {
 			checks = append(checks, check{"topology." + name, float64(keys[name]), 1, 1 << 12})
-		} else if keys[name] != 0 {
+		} else if t.given[name] {
 			return none, fmt.Errorf("topology.%s: a topology of kind %s has no such key", name, t.Kind)
 		}
 	}
@@ -103,8 +107,12 @@ func (t *topology) build() (network.Topology, error) {
 	seen := map[[2]string]bool{}
 	for i := range n.Cables {
 		c := &n.Cables[i]
-		def(&c.Link.Rate, float64(t.UplinkRate))
-		def(&c.Link.Delay, time.Duration(t.UplinkDelay))
+		if c.Link.Rate == 0 {
+			c.Link.Rate = float64(t.UplinkRate)
+		}
+		if c.Link.Delay == 0 {
+			c.Link.Delay = orNone(time.Duration(t.UplinkDelay), t.given["uplink_delay"])
+		}
 		if seen[[2]string{c.A, c.B}] || seen[[2]string{c.B, c.A}] || c.A == c.B {
 			return none, fmt.Errorf("topology.cable[%d] is from %q to %q: two switches have one cable at most", i, c.A, c.B)
 		}
@@ -129,7 +137,8 @@ func (t *topology) fromCables() (n network.Topology) {
 	for _, c := range t.Cables {
 		add(c.A)
 		add(c.B)
-		n.Cables = append(n.Cables, network.Cable{A: c.A, B: c.B, Link: network.Link{Rate: float64(c.Rate), Delay: time.Duration(c.Delay)}})
+		n.Cables = append(n.Cables, network.Cable{A: c.A, B: c.B, Link: network.Link{Rate: float64(c.Rate),
+			Delay: orNone(time.Duration(c.Delay), c.given["delay"])}})
 	}
 	return n
 }

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -30,6 +30,8 @@ type workload struct {
 	Depth    int      `toml:"depth"`
 	Reads    int      `toml:"reads"`
 	File     string   `toml:"file"`
+
+	given given
 }
 
 // workloads are the keys of each kind besides kind and start, and its function. Those before | must
@@ -63,23 +65,27 @@ func (r *run) schedule(load int) error {
 		return fmt.Errorf("kind is %q: it must be one of %s", w.Kind, strings.Join(slices.Sorted(maps.Keys(workloads)), ", "))
 	}
 	must, may, _ := strings.Cut(kind.keys, "|")
-	for v, i := reflect.ValueOf(w).Elem(), 2; i < v.NumField(); i++ {
-		key := v.Type().Field(i).Tag.Get("toml")
-		required, given := slices.Contains(strings.Fields(must), key), !v.Field(i).IsZero()
-		switch {
-		case required && !given:
+	needed := strings.Fields(must)
+	for _, key := range needed {
+		if !w.given[key] {
 			return fmt.Errorf("%s is missing: a workload of kind %s needs it", key, w.Kind)
-		case given && !required && !slices.Contains(strings.Fields(may), key):
+		}
+	}
+	allowed := append(strings.Fields(may), append(needed, "kind", "start")...)
+	for _, key := range slices.Sorted(maps.Keys(w.given)) {
+		if !slices.Contains(allowed, key) {
 			return fmt.Errorf("%s: a workload of kind %s has no such key", key, w.Kind)
 		}
 	}
-	def(&w.Rounds, 1)
-	def(&w.Chunks, 1)
-	def(&w.Depth, 1)
+	def(w.given, "rounds", &w.Rounds, 1)
+	def(w.given, "chunks", &w.Chunks, 1)
+	def(w.given, "depth", &w.Depth, 1)
 	n := len(r.nodes)
 	if err := runChecks([]check{{"rounds", float64(w.Rounds), 1, maxFlows}, {"chunks", float64(w.Chunks), 1, 1 << 10},
-		{"depth", float64(w.Depth), 1, 1 << 10}, {"reads", float64(w.Reads), 0, maxFlows}, {"size", float64(w.Size), 0, 1 << 44},
-		{"receiver", float64(w.Receiver), 0, float64(n - 1)}, {"shift", float64(w.Shift), 0, float64(n - 1)}}); err != nil {
+		{"depth", float64(w.Depth), 1, 1 << 10}, {"reads", float64(w.Reads), w.given.least("reads"), maxFlows},
+		{"size", float64(w.Size), w.given.least("size"), 1 << 44}, {"receiver", float64(w.Receiver), 0, float64(n - 1)},
+		{"shift", float64(w.Shift), w.given.least("shift"), float64(n - 1)},
+		{"duration", float64(w.Duration), w.given.least("duration"), math.MaxInt64}}); err != nil {
 		return err
 	}
 	hosts, err := w.Hosts.hosts(n, upTo(n))
@@ -101,6 +107,17 @@ func (r *run) plans(factors ...int) error {
 		}
 	}
 	r.planned += n
+	return nil
+}
+
+// opens checks the number of pairs of hosts that have QPs at a time.
+func (r *run) opens(factors ...int) error {
+	n := 2 * r.cfg.RDMA.QPs
+	for _, f := range factors {
+		if n *= f; n > maxOpen {
+			return fmt.Errorf("kind: it has more than %d QPs at a time, with rdma.qps = %d", maxOpen, r.cfg.RDMA.QPs)
+		}
+	}
 	return nil
 }
 
@@ -134,6 +151,9 @@ func (r *run) incast(load int, w *workload, _ []int) error {
 	case slices.Contains(senders, w.Receiver):
 		return fmt.Errorf("senders: host %d is the receiver", w.Receiver)
 	}
+	if err := r.opens(len(senders)); err != nil {
+		return err
+	}
 	for i, from := range senders {
 		r.repeated(load, w, time.Duration(w.Start)+time.Duration(i)*time.Duration(w.Stagger), from, w.Receiver)
 	}
@@ -154,6 +174,9 @@ func (r *run) permutation(load int, w *workload, hosts []int) error {
 			to[i], to[k] = to[k], to[i]
 		}
 	}
+	if err := r.opens(len(hosts)); err != nil {
+		return err
+	}
 	for i, from := range hosts {
 		r.repeated(load, w, time.Duration(w.Start), from, to[i])
 	}
@@ -162,6 +185,9 @@ func (r *run) permutation(load int, w *workload, hosts []int) error {
 
 // allToAll has each host send to all others at once.
 func (r *run) allToAll(load int, w *workload, hosts []int) error {
+	if err := r.opens(len(hosts), len(hosts)-1); err != nil {
+		return err
+	}
 	if err := r.plans(len(hosts), len(hosts)-1, w.Rounds); err != nil {
 		return err
 	}
@@ -195,6 +221,9 @@ func (r *run) storage(load int, w *workload, _ []int) error {
 	}
 	if len(clients) == 0 || len(servers) == 0 {
 		return errors.New("clients and servers must not be empty")
+	}
+	if err := r.opens(len(clients), min(len(servers), w.Reads)); err != nil {
+		return err
 	}
 	for i, c := range clients {
 		random, left := r.random(load, i), w.Reads
