@@ -83,7 +83,7 @@ func TestIndependent(t *testing.T) {
 	alone, c := run(false)
 	among, _ := run(true)
 	if c.Marked == 0 || !slices.Equal(alone, among) {
-		t.Errorf("%+v; %d frames, and %d when another switch has traffic too; the same: %t", c, len(alone), len(among), slices.Equal(alone, among))
+		t.Errorf("%+v; %d frames, and when another switch has traffic too %d other ones", c, len(alone), len(among))
 	}
 }
 

@@ -1,6 +1,6 @@
 // Package static is a small network stack for simulations of many hosts: one IPv4 address, and
 // neighbours that are known from the beginning. It carries RoCEv2 datagrams only. There is no ARP,
-// no TCP, so no iWARP, and no multicast. What a host sends to itself comes back a microsecond later.
+// no TCP, so no iWARP, and no multicast. What a host sends to itself returns a microsecond later.
 //
 // It has the semantics of package netstack as far as it goes, costs less per packet, and a host of
 // it a few kilobytes.

@@ -106,7 +106,8 @@ func TestDatagrams(t *testing.T) {
 		time.Sleep(time.Microsecond)
 		synctest.Wait()
 		a.check(t, 100, addrs[0], true)
-		if sent, got := a.nic.Counters(), b.nic.Counters(); sent.TxFrames != 200 || sent.TxErrors != 0 || sent.RxFrames != 100 || got.RxFrames != 100 {
+		sent, got := a.nic.Counters(), b.nic.Counters()
+		if sent.TxFrames != 200 || sent.TxErrors != 0 || sent.RxFrames != 100 || got.RxFrames != 100 {
 			t.Errorf("%+v, %+v", sent, got)
 		}
 		if own.MTU() != a.port.MTU()-28 || own.LocalNIC() != nil || *own.Ends() != (stack.Ends{Src: addrs[0], Dst: addrs[0]}) {
@@ -212,7 +213,8 @@ func TestHostile(t *testing.T) {
 		var s pipe.Switch // a host with the address of a, whose frames can be seen
 		tap, sniffer := s.Port(), s.Port()
 		sniffer.Attach(func(frames []link.Frame) { frame = slices.Clone(frames[0].Data) })
-		h, err := static.New(tap, &static.Config{Addr: addrs[0], Neighbour: func(netip.Addr) ([6]byte, bool) { return [6]byte(sniffer.MAC()), true }})
+		h, err := static.New(tap, &static.Config{Addr: addrs[0],
+			Neighbour: func(netip.Addr) ([6]byte, bool) { return [6]byte(sniffer.MAC()), true }})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -348,7 +348,8 @@ func (c *config) fabric() (*network.Config, error) {
 		return nil, err
 	}
 	s := &c.Switch
-	n := &network.Config{Topology: t, Seed: uint64(c.Seed), Link: network.Link{Rate: float64(c.Link.Rate), Delay: orNone(time.Duration(c.Link.Delay), true)},
+	n := &network.Config{Topology: t, Seed: uint64(c.Seed),
+		Link:   network.Link{Rate: float64(c.Link.Rate), Delay: orNone(time.Duration(c.Link.Delay), true)},
 		MTU:    max(c.RDMA.MTU+104, link.MinMTU),
 		Switch: network.Switch{Buffer: int(s.Buffer), Alpha: s.Alpha, Queue: int(s.Queue), ECMP: ecmps[s.ECMP]}}
 	copy(n.Switch.Weights[:], s.Weights)
