@@ -143,9 +143,9 @@ func TestLinkedModules(t *testing.T) {
 	}
 }
 
-// TestNestedModule checks what the go command would refuse: softrnic-dra, a module of its own,
-// needs no older version of a module than this module does. The check uses no network.
-func TestNestedModule(t *testing.T) {
+// TestNestedModules checks what the go command would refuse: a module of its own needs no older
+// version of a module than this module does. The check uses no network.
+func TestNestedModules(t *testing.T) {
 	requirements := func(dir string) map[string]string {
 		cmd := exec.Command("go", "mod", "edit", "-json")
 		cmd.Dir = dir
@@ -165,10 +165,13 @@ func TestNestedModule(t *testing.T) {
 		}
 		return versions
 	}
-	nested := requirements("../cmd/softrnic/kubernetes/softrnic-dra")
-	for path, version := range requirements("..") {
-		if v, both := nested[path]; both && semver.Compare(v, version) < 0 {
-			t.Errorf("cmd/softrnic/kubernetes/softrnic-dra requires %s %s, and this module %s: run go mod tidy there", path, v, version)
+	own := requirements("..")
+	for _, dir := range []string{"cmd/softrnic/kubernetes/softrnic-dra", "tests/fabric/replicated"} {
+		nested := requirements("../" + dir)
+		for path, version := range own {
+			if v, both := nested[path]; both && semver.Compare(v, version) < 0 {
+				t.Errorf("%s requires %s %s, and this module %s: run go mod tidy there", dir, path, v, version)
+			}
 		}
 	}
 }
