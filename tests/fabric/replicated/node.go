@@ -3,7 +3,8 @@
 // Consensus Algorithm, 2014). Its test has 200 runs with failures of the network, in virtual time.
 //
 // Node has the algorithm, and knows neither RDMA nor time. Host has its device, connections and
-// timers. Nodes keep their log in memory, so they must not be restarted.
+// timers. Nodes keep their log in memory, so they must not be restarted, and they trust each other's
+// messages.
 package replicated
 
 import (
