@@ -193,7 +193,7 @@ func TestTraced(t *testing.T) {
 		"spray":      {"testdata/leafspine.toml", "--set=switch.ecmp=spray", "--until=5ms"},
 		"bit errors": {"--topology=star:hosts=4", "--workload=permutation:size=400kB", "--failure=bit-errors:node=host0,rate=1e-6,at=0"},
 		"READs, a cut": {small, "--workload=storage:clients=2,servers=2,size=200kB,reads=4",
-			"--failure=cable-down:node=leaf0,peer=spine0,at=20us"},
+			"--failure=cable-down:node=leaf0,peer=spine0,at=20us", "--failure=cable-down:node=leaf0,peer=spine1,at=60us,for=20us"},
 		"selective repeat": {small, "--workload=permutation:size=300kB,shift=2", "--set=rdma.selective_repeat=true",
 			"--failure=bit-errors:node=leaf0,peer=spine0,rate=2e-6,at=0"},
 	} {
