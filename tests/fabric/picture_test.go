@@ -21,7 +21,7 @@ func TestPicture(t *testing.T) {
 	if !ok || !ended || strings.Count(picture, "<path ") != 4*8+4*4 {
 		t.Fatalf("the report's picture has %d cables", strings.Count(picture, "<path "))
 	}
-	// In a page of its own it needs the name of its language, and a background for readers with a dark one.
+	// In a file of its own it needs the name of its language, and a background in dark pages.
 	picture = `<svg xmlns="http://www.w3.org/2000/svg" style="background:#fff" ` + picture + "</svg>\n"
 	if os.Getenv("SOFTRNIC_REPORT") == "1" {
 		if err := os.WriteFile(filepath.Join("reports", "network.svg"), []byte(picture), 0o666); err != nil {

@@ -151,7 +151,8 @@ func (r *Host) keepConnected(proc *fabric.Process, p *peer) {
 // sendOn sends a message and waits for its acknowledgement.
 func sendOn(proc *fabric.Process, c *rdmacm.Conn, buffer *verbs.MR, m *Message) error {
 	n := m.encode(buffer.Buf())
-	if err := c.QP().PostSend(&verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{buffer.SGE(0, n)}}); err != nil {
+	wr := verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendSignaled, SGList: []verbs.SGE{buffer.SGE(0, n)}}
+	if err := c.QP().PostSend(&wr); err != nil {
 		return err
 	}
 	ctx, cancel := proc.WithTimeout(context.Background(), patience)

@@ -26,8 +26,9 @@ type Message struct {
 	Term uint64 // of the sender
 	OK   bool   // answers: the vote is granted, the entries are in the log
 
-	// Index and LogTerm are the place and the term of an entry. Vote: the candidate's last one. Append:
-	// the one before Entries. Appended: the last one that agrees, or with OK false, perhaps agrees.
+	// Index and LogTerm are the place and the term of an entry. Vote: the candidate's last one.
+	// Append: the one before Entries. Appended: the last one that agrees, or with OK false, perhaps
+	// agrees.
 	Index   int
 	LogTerm uint64
 	Commit  int // Append: the last entry that is committed

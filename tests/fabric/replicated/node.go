@@ -1,9 +1,10 @@
-// Package replicated is an example of a service that tests itself on a simulated network: a log that
-// five nodes replicate over RDMA, by Raft (Ongaro and Ousterhout, In Search of an Understandable
-// Consensus Algorithm, 2014). Its test has 200 runs with failures of the network, in virtual time.
+// Package replicated is an example of a service that tests itself on a simulated network: a log
+// that five nodes replicate over RDMA, by Raft (Ongaro and Ousterhout, In Search of an
+// Understandable Consensus Algorithm, 2014). Its test has 200 runs with failures of the network, in
+// virtual time.
 //
 // Node has the algorithm, and knows neither RDMA nor time. Host has its device, connections and
-// timers. Nodes keep their log in memory, so they must not be restarted, and they trust each other's
+// timers. Nodes keep their log in memory, so they must not be restarted. They trust each other's
 // messages.
 package replicated
 

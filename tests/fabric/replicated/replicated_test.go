@@ -48,8 +48,8 @@ type result struct {
 	err     error
 }
 
-// run has five nodes in five racks, with two ways between each two. Cables are cut, switches fail and
-// bits are wrong for a while. All of it follows from the seed.
+// run has five nodes in five racks, with two ways between each two. Cables are cut, switches fail
+// and bits are wrong for a while. All of it follows from the seed.
 func run(t *testing.T, seed uint64, votesBlindly bool) (r result) {
 	f, err := fabric.New(&fabric.Config{Seed: seed, Topology: fabric.LeafSpine(nodes, 1, 2)})
 	if err != nil {
@@ -159,8 +159,8 @@ func TestFailures(t *testing.T) {
 	t.Logf("%d seeds: %d entries, %d lost packets, in %v", to-from+1, entries, lost, time.Since(begun).Round(time.Millisecond))
 }
 
-// TestPlantedFault: a node that votes for candidates without its entries loses committed ones. One of
-// the seeds finds it, and finds it again.
+// TestPlantedFault: a node that votes for candidates without its entries loses committed ones. One
+// of the seeds finds it, and finds it again.
 func TestPlantedFault(t *testing.T) {
 	for seed := uint64(1); seed <= *seeds; seed++ {
 		r := run(t, seed, true)
