@@ -51,7 +51,7 @@ var eventNames = [...]string{"RDMA_CM_EVENT_ADDR_RESOLVED", "RDMA_CM_EVENT_ADDR_
 	"RDMA_CM_EVENT_MULTICAST_ERROR", "RDMA_CM_EVENT_ADDR_CHANGE", "RDMA_CM_EVENT_TIMEWAIT_EXIT",
 	"RDMA_CM_EVENT_ADDRINFO_RESOLVED", "RDMA_CM_EVENT_ADDRINFO_ERROR", "RDMA_CM_EVENT_USER"}
 
-// String returns the name of rdma_cma.h, which is also what rdma_event_str returns, except for User.
+// String returns the name in rdma_cma.h, which rdma_event_str returns too, except for User.
 func (t EventType) String() string {
 	if int(t) < len(eventNames) {
 		return eventNames[t]
@@ -92,9 +92,9 @@ func (e *Event) Ack() error {
 	return nil
 }
 
-// WriteEvent adds an event to the ID's channel, with a status and an argument that mean something to
-// the reader only (rdma_write_cm_event). t is User, or AddrInfoResolved for a library that has
-// resolved names for its application.
+// WriteEvent adds an event to the ID's channel, with a status and an argument that only the reader
+// interprets (rdma_write_cm_event). t is User, or AddrInfoResolved for a library that has resolved
+// names for its application.
 func (id *ID) WriteEvent(t EventType, status int, arg uint64) error {
 	const op = "write event"
 	if t != User && t != AddrInfoResolved {

@@ -306,8 +306,8 @@ static int (*query_addrinfo)(struct rdma_cm_id *, struct rdma_addrinfo **);
 static const enum rdma_cm_event_type ADDRINFO_RESOLVED = (enum rdma_cm_event_type)16, USER = (enum rdma_cm_event_type)18;
 enum { SA = 0x10, DNS = 0x20 }; // flags of rdma_addrinfo
 
-// A program's own events are in order with those of the device, whatever the state of the ID, and go
-// with an ID to its next channel. They are acknowledged as others are.
+// A program's own events are in order with those of the device, whatever the state of the ID, and
+// go with an ID to its next channel. They are acknowledged as others are.
 static void own_events(void)
 {
 	struct rdma_event_channel *ch = rdma_create_event_channel(), *next = rdma_create_event_channel();
