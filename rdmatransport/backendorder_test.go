@@ -7,8 +7,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/impair"
 	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/rdmatransport/fault"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -153,7 +155,11 @@ func TestBackendOfClosedQP(t *testing.T) {
 				SGList: []verbs.SGE{local.SGE(0, 8)}, RemoteAddr: g.p.mb.Addr() + uint64(2048*i), RKey: g.p.mb.RKey()}))
 		}
 		g.none("a WRITE is complete before its data is there", a.SendCQ())
-		ok(t, b.Close())
+		closed := make(chan error)
+		go func() { closed <- b.Close() }() // it waits for the first one
+		synctest.Wait()
+		g.open()
+		ok(t, <-closed)
 		time.Sleep(time.Minute)
 		var wcs [2]verbs.WC
 		n, err := a.SendCQ().Poll(wcs[:])
@@ -164,4 +170,153 @@ func TestBackendOfClosedQP(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestBackendWriteBeforeRead: a READ or an atomic of ordinary memory is answered when an earlier
+// WRITE has arrived in a backend: programs READ to know that (RFC 5040 §5.5).
+func TestBackendWriteBeforeRead(t *testing.T) {
+	both(t, func(t *testing.T, transport verbs.Transport) {
+		for _, inProcess := range []bool{false, true} {
+			for _, op := range []verbs.WROpcode{verbs.RDMARead, verbs.AtomicFetchAndAdd} {
+				lan := new(pipe.Switch)
+				on := func(addr string) *station {
+					var l link.Link = lan.Port()
+					if !inProcess { // an impaired link is not link.Shared
+						l = must(impair.New(l, nil))(t)
+					}
+					return newStationOn(t, l, addr, nil)
+				}
+				sb := newStore(1 << 20)
+				entered, pass := make(chan struct{}), make(chan struct{})
+				sb.before = func(_ bool, _ int64, n int) (int, error) {
+					entered <- struct{}{}
+					<-pass
+					return n, nil
+				}
+				p := connectBacks(t, on("10.0.0.1/24"), on("10.0.0.2/24"), newStore(1), sb, transport)
+				a := p.qa.QP()
+				plain, local := p.b.reg(make([]byte, 64), everyAccess), p.a.reg(make([]byte, 64), everyAccess)
+				post := func(op verbs.WROpcode, flags verbs.SendFlags, addr uint64, rkey uint32) {
+					ok(t, a.PostSend(&verbs.SendWR{Opcode: op, Flags: flags, SGList: []verbs.SGE{local.SGE(0, 8)}, RemoteAddr: addr, RKey: rkey}))
+				}
+				post(verbs.RDMAWrite, 0, p.mb.Addr(), p.mb.RKey())
+				<-entered
+				post(op, verbs.SendSignaled, plain.Addr(), plain.RKey())
+				post(verbs.RDMAWrite, 0, p.mb.Addr()+1000, p.mb.RKey()) // does not delay the answer
+				qa, _ := dial(p.a, p.b, transport, nil)                 // takes longer than the answer
+				ok(t, qa.QP().PostSend(&verbs.SendWR{Opcode: verbs.RDMARead, Flags: verbs.SendSignaled, SGList: []verbs.SGE{local.SGE(8, 8)},
+					RemoteAddr: plain.Addr() + 8, RKey: plain.RKey()}))
+				poll(t, qa.QP().SendCQ())
+				var wc [1]verbs.WC
+				if n := must(a.SendCQ().Poll(wc[:]))(t); n > 0 {
+					t.Errorf("in process %v: %v is answered before the WRITE has arrived", inProcess, op)
+				}
+				pass <- struct{}{}
+				if transport == verbs.RoCEv2 { // the window of unacknowledged packets bounds how much is before it
+					<-entered
+					pass <- struct{}{}
+				}
+				if wc := poll(t, a.SendCQ()); wc.Status != verbs.WCSuccess || wc.ByteLen != 8 {
+					t.Errorf("%+v", wc)
+				}
+				if transport == verbs.IWARP {
+					<-entered
+				}
+				close(pass)
+			}
+		}
+	})
+}
+
+// TestBackendEndsWhenQPIsClosed: a copy that runs for a QP has ended when the QP is closed or reset:
+// the program may then use the memory for something else.
+func TestBackendEndsWhenQPIsClosed(t *testing.T) {
+	for name, end := range map[string]func(qp *verbs.QP) error{
+		"close": (*verbs.QP).Close,
+		"reset": func(qp *verbs.QP) error {
+			return qp.Modify(&verbs.QPAttr{QPState: verbs.StateReset}, verbs.QPAttrState)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gated(t, 4096, func(p *backs) *store { return p.sb }, func(t *testing.T, g *gates) {
+				a, b := g.p.qa.QP(), g.p.qb.QP()
+				local := g.p.a.reg([]byte("arrivedXarrivedY"), everyAccess)
+				write := func(i int) *verbs.SendWR {
+					return &verbs.SendWR{Opcode: verbs.RDMAWrite, SGList: []verbs.SGE{local.SGE(8*i, 8)},
+						RemoteAddr: g.p.mb.Addr() + uint64(2048*i), RKey: g.p.mb.RKey()}
+				}
+				ok(t, a.PostSend(write(0), write(1))) // the second one waits
+				synctest.Wait()
+				done := make(chan error, 1)
+				go func() { done <- end(b) }()
+				synctest.Wait()
+				if len(done) > 0 {
+					t.Error("it has returned while a copy runs")
+				}
+				g.pass <- nil
+				ok(t, <-done)
+				if got := string(g.p.sb.part(0, 8)); got != "arrivedX" {
+					t.Errorf("the memory is %q", got)
+				}
+				g.open()
+				time.Sleep(time.Minute)
+				g.p.same("memory of the WRITE that waited", g.p.sb.part(2048, 8), make([]byte, 8))
+			})
+		})
+	}
+}
+
+// TestBackendEndsWhenRegionChanges: data that was accepted has arrived when a region is closed, its
+// rights are taken away, it is revoked, or its window is closed. Nothing is written later.
+func TestBackendEndsWhenRegionChanges(t *testing.T) {
+	for name, end := range map[string]func(p *backs, mw *verbs.MW) error{
+		"Close":  func(p *backs, _ *verbs.MW) error { return p.mb.Close() },
+		"Rereg":  func(p *backs, _ *verbs.MW) error { return p.mb.Rereg(verbs.ReregAccess, nil, nil, verbs.AccessMWBind) },
+		"window": func(_ *backs, mw *verbs.MW) error { return mw.Close() },
+		"revoke": func(p *backs, _ *verbs.MW) error {
+			revoked := make(chan error, 1)
+			go func() { revoked <- must(fault.New(p.b.dev, nil))(p.t).Add(must(fault.Parse("mr=revoked"))(p.t)...) }()
+			synctest.Wait() // it waits for the copies, and Close waits for it
+			return errors.Join(p.mb.Close(), <-revoked)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gated(t, 4096, func(p *backs) *store { return p.sb }, func(t *testing.T, g *gates) {
+				a, b, rkey := g.p.qa.QP(), g.p.qb.QP(), g.p.mb.RKey()
+				mw := must(g.p.b.pd.AllocMW(verbs.MWType2))(t)
+				defer mw.Close()
+				if name == "window" {
+					ok(t, b.PostSend(&verbs.SendWR{Opcode: verbs.BindMW, Flags: verbs.SendSignaled, Bind: &verbs.MWBind{MW: mw, RKey: 1,
+						MWBindInfo: verbs.MWBindInfo{MR: g.p.mb, Addr: g.p.mb.Addr(), Length: 4096, Access: verbs.AccessRemoteWrite}}}))
+					if wc := g.one(b.SendCQ()); wc.Status != verbs.WCSuccess {
+						t.Fatal(wc.Status)
+					}
+					rkey = mw.RKey()
+				}
+				local := g.p.a.reg([]byte("arrivedXarrivedY"), everyAccess)
+				write := func(i int) *verbs.SendWR {
+					return &verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{local.SGE(8*i, 8)},
+						RemoteAddr: g.p.mb.Addr() + uint64(2048*i), RKey: rkey}
+				}
+				ok(t, a.PostSend(write(0), write(1)))
+				synctest.Wait()
+				done := make(chan error, 1)
+				go func() { done <- end(g.p, mw) }()
+				for range 2 {
+					synctest.Wait()
+					if len(done) > 0 {
+						t.Error("it has returned while data is on its way")
+					}
+					g.pass <- nil
+				}
+				ok(t, <-done)
+				for range 2 {
+					if wc := g.one(a.SendCQ()); wc.Status != verbs.WCSuccess {
+						t.Errorf("what was accepted before: %v", wc.Status)
+					}
+				}
+				g.p.same("memory", append(g.p.sb.part(0, 8), g.p.sb.part(2048, 8)...), []byte("arrivedXarrivedY"))
+			})
+		})
+	}
 }

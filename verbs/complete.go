@@ -130,7 +130,6 @@ func (qp *QP) seen(injected, status WCStatus, recv bool) {
 func (qp *QP) pushLate(cq *CQ, wc *WC, solicited bool) bool {
 	x := qp.pd.dev.injection.Load()
 	if d := x.injector.Late(qp, wc.Opcode, wc.Status); d > 0 {
-		x.count.Add(1)
 		cq.stall(d)
 	}
 	if isStalled, kept := cq.hold(qp, wc, solicited); isStalled {

@@ -411,6 +411,9 @@ func (cq *CQ) Close() error {
 	}
 	cq.mu.Unlock()
 	cq.closeStall()
+	cq.mu.Lock()
+	cq.n = 0 // moveHeld may have added one
+	cq.mu.Unlock()
 	if cq.channel != nil {
 		cq.channel.removeCQ(cq)
 	}

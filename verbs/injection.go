@@ -3,11 +3,14 @@ package verbs
 import (
 	"slices"
 	"time"
+
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
 // Inject gives a device an Injector, for good. The error is ErrBusy if it has one.
 func Inject(d *Device, i Injector) (*Injection, error) {
 	x := &Injection{dev: d, injector: i}
+	x.revoked.L = &x.revoking
 	if !d.injection.CompareAndSwap(nil, x) {
 		return nil, Errorf(ErrBusy, "inject faults", "%s has an injector", d.Name())
 	}
@@ -125,10 +128,15 @@ func (x *Injection) RevokeMR(mr *MR) error {
 	if mr.kind == mrNull {
 		return Errorf(ErrInvalid, op, "it is a null MR, which has no memory")
 	}
-	if err := mr.excludeWindows(op, mrReregistering); err != nil {
+	if err := mr.excludeWindows(op, mrRevoking); err != nil {
 		return err
 	}
-	defer mr.boundMWs.Store(0)
+	defer func() {
+		x.revoking.Lock()
+		defer x.revoking.Unlock()
+		mr.boundMWs.Store(0)
+		x.revoked.Broadcast()
+	}()
 	if mr.revoked {
 		return Errorf(ErrInvalid, op, "lkey %#x is already revoked", mr.LKey())
 	}
@@ -136,6 +144,13 @@ func (x *Injection) RevokeMR(mr *MR) error {
 	mr.revokeKeys()
 	mr.revoked = true
 	return nil
+}
+
+// awaitRevoked waits while RevokeMR runs for a region. The program does not know of it.
+func (x *Injection) awaitRevoked(mr *MR) {
+	x.revoking.Lock()
+	defer x.revoking.Unlock()
+	wakeup.Await(x.dev.clock, &x.revoked, func() bool { return mr.boundMWs.Load() != mrRevoking })
 }
 
 // Raise raises an event of a port, or of the device with port 0. With EventDeviceFatal, all QPs are

@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"errors"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -19,8 +20,7 @@ type Injector interface {
 	// modify_qp is followed by a colon and the new state, such as "modify_qp:rtr". qp is nil unless
 	// the call is one of a QP.
 	Call(name string, qp *QP) syscall.Errno
-	// Send returns the status with which a send request that is being posted fails when it is
-	// executed. Nothing of it is sent then. fails says that the request fails anyway, or is flushed: a
+	// Send returns the status with which a send request that was posted fails when it is executed. Nothing of it is sent then. fails says that the request fails anyway, or is flushed: a
 	// status has no effect then.
 	Send(qp *QP, wr *SendWR, fails bool) WCStatus
 	// Recv returns the status with which the message fails that will consume a receive request of a
@@ -30,7 +30,8 @@ type Injector interface {
 	// last. A request that is flushed before, or dropped, does not.
 	Seen(qp *QP, recv bool, status WCStatus)
 	// Late returns how long a completion, and those after it in its CQ, are not visible yet.
-	// A completion is passed by its parts, so that it need not be allocated.
+	// A completion is passed by its parts, so that it need not be allocated. It is not counted as a
+	// fault: see Injection.Counted.
 	Late(qp *QP, opcode WCOpcode, status WCStatus) time.Duration
 	// Outcome returns the event and its status, as of librdmacm, with which a call of rdma_cm fails
 	// that returns before its outcome is known; ok is false if the call is made.
@@ -45,6 +46,9 @@ type Injection struct {
 	dev      *Device
 	injector Injector
 	count    atomic.Uint64
+
+	revoking sync.Mutex // see RevokeMR
+	revoked  sync.Cond
 }
 
 // InjectedFault returns the error with which a call on devices fails that another package, such as

@@ -19,7 +19,7 @@ type MR struct {
 	before     func()   // of Device.BeforeMappedAccess when the region was registered, or nil
 	region     atomic.Pointer[region]
 	lkey, rkey atomic.Uint32
-	boundMWs   atomic.Int32 // memory windows bound to it, or mrDeregistered or mrReregistering
+	boundMWs   atomic.Int32 // memory windows bound to it, or one of the values below
 	revoked    bool         // its keys are invalid: see RevokeMR; protected as Rereg is, by boundMWs
 }
 
@@ -60,6 +60,7 @@ func (m *mapping) close() error {
 const (
 	mrDeregistered  = -1
 	mrReregistering = -2
+	mrRevoking      = -3 // RevokeMR runs
 )
 
 // MRInitAttr holds the attributes that RegMREx takes (ibv_mr_init_attr). The memory is Buf, a part
@@ -264,26 +265,37 @@ func (pd *PD) quiesce(mr *MR) {
 	}
 	pd.dev.mu.Unlock()
 	for _, pd := range xrcPDs {
-		pd.quiesceQPs(nil)
+		pd.quiesceQPs(mr)
 	}
 }
 
-// quiesceQPs takes and releases the lock of each QP that uses the PD's regions. mr, if not nil, is
-// removed from the QPs' caches.
+// quiesceQPs takes and releases the lock of each QP that uses the PD's regions, and waits until what
+// was looked up is copied, if a backend copies it. mr, if not nil, is removed from the QPs' caches.
 func (pd *PD) quiesceQPs(mr *MR) {
+	for _, qp := range pd.passQPs(mr) {
+		qp.lock()
+		qp.awaitCopies(mr)
+		qp.unlock()
+	}
+}
+
+// passQPs takes and releases the locks for quiesceQPs. It returns the QPs with copies.
+func (pd *PD) passQPs(mr *MR) (copying []*QP) {
 	pd.qpsMu.Lock()
 	defer pd.qpsMu.Unlock()
-	for qp := range pd.qps {
-		qp.lock()
-		if mr != nil && qp.inlineMR == mr {
-			qp.inlineMR = nil
+	for _, qps := range [...]map[*QP]struct{}{pd.qps, pd.foreignQPs} {
+		for qp := range qps {
+			qp.lock()
+			if mr != nil && qp.inlineMR == mr {
+				qp.inlineMR = nil
+			}
+			if x := qp.extra; x != nil && (x.placing != nil || x.staging != nil) {
+				copying = append(copying, qp)
+			}
+			qp.unlock()
 		}
-		qp.unlock()
 	}
-	for qp := range pd.foreignQPs {
-		qp.lock()
-		qp.unlock()
-	}
+	return copying
 }
 
 // Addr returns the address of the region's first byte, for SGE.Addr and RemoteAddr.
@@ -359,13 +371,24 @@ func (mr *MR) Close() error {
 	return nil
 }
 
-// excludeWindows sets boundMWs to state, which is mrDeregistered or mrReregistering, so that no
-// window can be bound. It fails if windows are already bound.
+// excludeWindows sets boundMWs to state, which is mrDeregistered, mrReregistering or mrRevoking, so
+// that no window can be bound. It fails if windows are already bound.
 func (mr *MR) excludeWindows(op string, state int32) error {
-	if mr.boundMWs.CompareAndSwap(0, state) {
-		return nil
+	for !mr.boundMWs.CompareAndSwap(0, state) {
+		switch n := mr.boundMWs.Load(); n {
+		case 0:
+		case mrRevoking:
+			mr.dev.injection.Load().awaitRevoked(mr)
+		default:
+			return mr.inUse(op, n)
+		}
 	}
-	switch n := mr.boundMWs.Load(); n {
+	return nil
+}
+
+// inUse is the error of excludeWindows for a value of boundMWs.
+func (mr *MR) inUse(op string, n int32) error {
+	switch n {
 	case mrDeregistered:
 		return Errorf(ErrClosed, op, "lkey %#x is already closed", mr.LKey())
 	case mrReregistering:

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"unsafe"
+
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
 // This file has the incoming side of regions with a backend: data that a provider places, and what
@@ -41,17 +43,21 @@ type PlaceError struct {
 
 // placing is the state of a QP whose regions have backends. The QP's lock protects it.
 type placing struct {
-	room    sync.Cond // staged has become smaller, or the QP has ended
+	room    sync.Cond // staged has become smaller, a job has ended, or the QP has
 	jobs    []placeJob
 	running bool   // the goroutine exists
+	now     uint64 // number of the job that it executes without the QP's lock; 0: none
+	nowOf   *MR    // the region of that job
 	issued  uint64 // number of the last job
 	peer    uint64 // number of the last write or atomic of the peer
 	own     uint64 // number of the last write for this side's requests
 	done    uint64 // number of the last write or atomic that is complete or dropped
 	staged  int    // bytes of staging memory and jobs of writes that are not complete
 	held    []heldWC
+	sends   int // those of held that are of send requests
 	counts  []heldCount
-	lastWQE bool // EventQPLastWQEReached follows the held completions
+	awaited uint64 // the mark of Arrived that is not reached; 0: none
+	lastWQE bool   // EventQPLastWQEReached follows the held completions
 	fetched fetch
 }
 
@@ -193,6 +199,24 @@ func (h QPHandle) Placing() bool {
 
 func (p *placing) ofPeer() bool { return p.done < p.peer }
 
+// PlacedBy returns a mark of the data of the peer that was placed until now, for Arrived.
+func (h QPHandle) PlacedBy() uint64 {
+	if h.qp.observed&placingData == 0 {
+		return 0
+	}
+	return h.qp.extra.placing.peer
+}
+
+// Arrived reports whether the data before a mark of PlacedBy has arrived in its backends. If not,
+// ProviderQP.Placed is called when it has.
+func (h QPHandle) Arrived(mark uint64) bool {
+	if h.qp.observed&placingData == 0 || h.qp.extra.placing.done >= mark {
+		return true
+	}
+	h.qp.extra.placing.awaited = mark
+	return false
+}
+
 // PlacingFull reports whether so much data waits for its backend that the provider must take no
 // more. ProviderQP.Placed is called when that is over.
 func (h QPHandle) PlacingFull() bool {
@@ -237,6 +261,8 @@ func (h QPHandle) Fetch(mr *MR, off int64, n, ahead int) ([]byte, Fetched) {
 		return f.mem.b[at : int(at)+n : int(at)+n], FetchDone
 	}
 	f.drop()
+	// What is ahead was not checked: a window may have been bound to less meanwhile.
+	ahead = min(ahead, mr.backing.length-int(off)-n)
 	f.job = h.qp.addJob(placeJob{kind: jobRead, mr: mr, off: off, n: min(n+ahead, max(n, stagingChunk))})
 	f.busy = true
 	return nil, FetchPending
@@ -272,6 +298,7 @@ func (qp *QP) place() {
 		j := p.jobs[0]
 		p.jobs[0] = placeJob{}
 		p.jobs = p.jobs[1:]
+		p.now, p.nowOf = j.number, j.mr
 		qp.unlock()
 		var orig uint64
 		var err error
@@ -285,6 +312,8 @@ func (qp *QP) place() {
 			orig, err = b.update(j.off, j.update.f)
 		}
 		qp.lock()
+		p.now, p.nowOf = 0, nil
+		p.room.Broadcast()
 		switch {
 		case j.kind == jobRead && j.number == p.fetched.job:
 			p.fetched = fetch{job: j.number, mr: j.mr, off: j.off, mem: j.mem, err: err}
@@ -311,7 +340,6 @@ func (qp *QP) placed(j *placeJob) {
 	waited := p.ofPeer() || p.full()
 	if j.kind == jobWrite {
 		p.staged -= cap(j.mem.b) + jobSize
-		p.room.Broadcast()
 		j.mem.free()
 	}
 	p.done = j.number
@@ -319,7 +347,11 @@ func (qp *QP) placed(j *placeJob) {
 	if p.done >= max(p.peer, p.own) {
 		qp.endHeld()
 	}
-	if waited && !p.ofPeer() && !p.full() || j.kind == jobUpdate {
+	arrived := p.awaited != 0 && p.done >= p.awaited
+	if arrived {
+		p.awaited = 0
+	}
+	if waited && !p.ofPeer() && !p.full() || j.kind == jobUpdate || arrived {
 		qp.prov.Placed(nil)
 	}
 	if p.done >= p.own {
@@ -342,7 +374,17 @@ func (qp *QP) holdRecv(cq *CQ, wc *WC, solicited bool) {
 func (qp *QP) holdSend(wr *SendWR, wc *WC) {
 	p := qp.extra.placing
 	quiet := wr.Flags&SendSignaled == 0 && !qp.init.SQSigAll
+	p.sends++
 	p.held = append(p.held, heldWC{cq: qp.init.SendCQ, wc: *wc, quiet: quiet, length: wr.length, after: max(p.peer, p.own), data: p.own})
+}
+
+// heldSends is the number of send requests whose completions wait for data. A program cannot know
+// that they are complete, so they take room in the send queue.
+func (qp *QP) heldSends() int {
+	if qp.observed&placingData == 0 {
+		return 0
+	}
+	return qp.extra.placing.sends
 }
 
 // dropHeldOf drops the completions of an SRQ that is closed.
@@ -374,6 +416,9 @@ func (qp *QP) pushHeld() {
 		}
 		if !h.quiet || h.wc.Status != WCSuccess {
 			qp.push(h.cq, &h.wc, h.solicited)
+		}
+		if !h.ofRecv() {
+			p.sends--
 		}
 		n++
 	}
@@ -426,7 +471,7 @@ func (p *placing) dropJobs() {
 	for i := range p.jobs {
 		p.jobs[i].mem.free()
 	}
-	p.jobs, p.done, p.staged = nil, p.issued, 0
+	p.jobs, p.done, p.staged, p.awaited = nil, p.issued, 0, 0
 	p.fetched.drop()
 	p.room.Broadcast()
 }
@@ -435,7 +480,42 @@ func (p *placing) dropJobs() {
 func (qp *QP) endPlacing() {
 	if x := qp.extra; x != nil && x.placing != nil {
 		x.placing.dropJobs()
-		x.placing.held, x.placing.counts, x.placing.lastWQE = nil, nil, false
+		x.placing.held, x.placing.sends, x.placing.counts, x.placing.lastWQE = nil, 0, nil, false
 		qp.observed &^= placingData
 	}
+}
+
+// awaitCopies waits until the copies and atomics of a region have ended that run or are queued; with
+// nil, those of all regions. The QP is locked, but not meanwhile.
+func (qp *QP) awaitCopies(mr *MR) {
+	if qp.extra == nil {
+		return
+	}
+	c := qp.pd.dev.clock
+	if p := qp.extra.placing; p != nil {
+		last := p.lastOf(mr)
+		wakeup.Await(c, &p.room, func() bool { return p.over(last) })
+	}
+	if s := qp.extra.staging; s != nil && s.reads(mr) {
+		n := s.ended
+		wakeup.Await(c, &s.end, func() bool { return s.ended != n })
+	}
+}
+
+// lastOf returns the number of the last job of a region, or with nil of any; 0 without one.
+func (p *placing) lastOf(mr *MR) uint64 {
+	for i := len(p.jobs) - 1; i >= 0; i-- {
+		if mr == nil || p.jobs[i].mr == mr {
+			return p.jobs[i].number
+		}
+	}
+	if mr == nil || p.nowOf == mr {
+		return p.now
+	}
+	return 0
+}
+
+// over reports whether no job up to a number runs or is queued.
+func (p *placing) over(number uint64) bool {
+	return (p.now == 0 || p.now > number) && (len(p.jobs) == 0 || p.jobs[0].number > number)
 }

@@ -252,3 +252,54 @@ func TestStagingIsPinnedUnlocked(t *testing.T) {
 	}
 	r.lq.locked(r.lq.EndFetch)
 }
+
+// TestHeldSendsTakeRoom: a send request whose completion waits for the data of a READ still takes
+// its place in the queue, also if it is unsignaled: a program cannot have seen that it is complete.
+func TestHeldSendsTakeRoom(t *testing.T) {
+	gated(t, func(t *testing.T, r *rig, g gate, mr *verbs.MR) {
+		r.post(t, 0, verbs.RDMARead, verbs.SendSignaled)
+		r.lq.locked(func() {
+			r.lq.Place(mr, 0, make([]byte, 8), verbs.PlaceSend, 0)
+			r.lq.CompleteSend(verbs.WCSuccess, 8)
+		})
+		r.lq.hold = false
+		posted := 0
+		var err error
+		for ; posted < 100 && err == nil; posted++ {
+			err = r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send})
+		}
+		if !errors.Is(err, verbs.ErrQueueFull) || posted != 8 { // of which the last failed
+			t.Errorf("%d requests were posted: %v", posted, err)
+		}
+		g.pass(nil)
+		same(t, "statuses", r.statuses(t), verbs.WCSuccess)
+		check(t, r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send}))
+	})
+}
+
+// TestFetchWithinRegion: what is read ahead is in the region, also if the rest of the response is
+// not: the window that it was checked against may have been bound anew.
+func TestFetchWithinRegion(t *testing.T) {
+	r := newRig(t)
+	r.moveTo(t, verbs.StateRTS)
+	mr := must(r.pd.RegMREx(&verbs.MRInitAttr{Backend: short(1000), BackendLength: 1000}))(t)
+	for fetched := verbs.FetchPending; fetched != verbs.FetchDone; {
+		r.lq.locked(func() { _, fetched = r.lq.Fetch(mr, 900, 50, 10_000) })
+		if fetched == verbs.FetchFailed {
+			t.Fatal("it was read beyond the end")
+		}
+	}
+	r.lq.locked(r.lq.EndFetch)
+}
+
+// short is a backend of so many bytes.
+type short int
+
+func (s short) ReadAt(p []byte, off int64) (int, error) {
+	if off+int64(len(p)) > int64(s) {
+		return 0, errGate
+	}
+	return len(p), nil
+}
+
+func (s short) WriteAt([]byte, int64) (int, error) { return 0, errGate }

@@ -28,7 +28,7 @@ func (qp *QP) PostSend(wrs ...*SendWR) error {
 		}
 	}
 	if len(wrs) > 0 {
-		qp.ringDoorbell()
+		qp.ringDoorbell(len(wrs))
 	}
 	return err
 }
@@ -57,7 +57,7 @@ func (qp *QP) PostSendAll(next func() *SendWR) error {
 	}
 	complete = true
 	if n > 0 {
-		qp.ringDoorbell()
+		qp.ringDoorbell(n)
 	}
 	return nil
 }
@@ -85,7 +85,7 @@ func (qp *QP) post(wr *SendWR) error {
 	if err != nil {
 		return &PostError{0, err}
 	}
-	qp.ringDoorbell()
+	qp.ringDoorbell(1)
 	return nil
 }
 
@@ -95,9 +95,12 @@ func (qp *QP) acceptsSends() bool {
 	return qp.state >= StateRTS
 }
 
-// ringDoorbell starts the new requests of the send queue, or flushes them in a state that sends
+// ringDoorbell starts the n new requests of the send queue, or flushes them in a state that sends
 // nothing.
-func (qp *QP) ringDoorbell() {
+func (qp *QP) ringDoorbell(n int) {
+	if qp.observed&faulted != 0 {
+		qp.injectSends(n)
+	}
 	if qp.state != StateRTS && qp.state != StateSQD {
 		qp.flushSends()
 	} else {
@@ -121,6 +124,11 @@ func (qp *QP) PostRecv(wrs ...*RecvWR) error {
 	}
 	if t := qp.init.Type; qp.init.SRQ != nil || t == XRCSend || t == XRCRecv {
 		return &PostError{0, Errorf(ErrInvalid, qp.op("post receive to"), "it has no receive queue: post to an SRQ")}
+	}
+	if qp.observed&faulted != 0 {
+		if err := qp.faultCall("post_recv"); err != nil {
+			return &PostError{0, err}
+		}
 	}
 	var err error
 	for i, wr := range wrs {
@@ -173,10 +181,11 @@ func (qp *QP) queueSend(wr *SendWR) error {
 		return Errorf(ErrInvalid, qp.op(what), "the work request is nil")
 	}
 	q, posted := &qp.sq, qp.sq.len()
+	held := 0
 	if qp.observed != 0 {
-		posted = qp.posted()
+		posted, held = qp.posted(), qp.heldSends()
 	}
-	if posted == len(q.slots) {
+	if posted+held >= len(q.slots) {
 		return Errorf(ErrQueueFull, qp.op(what), "its MaxSendWR of %d requests are already posted", len(q.slots))
 	}
 	length, err := qp.checkSend(wr)
@@ -225,8 +234,8 @@ func (qp *QP) queueSend(wr *SendWR) error {
 
 // postObserved adds a request to the send queue, or hides it.
 func (qp *QP) postObserved(slot *SendWR) error {
-	if qp.observed&faulted != 0 {
-		if err := qp.injectSend(slot); err != nil {
+	if qp.observed&faulted != 0 && !slot.bindsType1() { // BindMW is a call of its own
+		if err := qp.faultCall("post_send"); err != nil {
 			return err
 		}
 	}
@@ -241,20 +250,19 @@ func (qp *QP) postObserved(slot *SendWR) error {
 	return nil
 }
 
-// injectSend is called when a request is about to be added to the send queue.
-func (qp *QP) injectSend(slot *SendWR) error {
+// injectSends is called when the last n requests of the send queue are about to start.
+func (qp *QP) injectSends(n int) {
 	x := qp.pd.dev.injection.Load()
-	if err := x.fail("post_send", qp); err != nil {
-		return err
+	for i := qp.posted() - n; i < qp.posted(); i++ {
+		slot := qp.sq.at(i)
+		fails := slot.fault != WCSuccess || qp.state != StateRTS && qp.state != StateSQD
+		slot.injected = x.injector.Send(qp, slot, fails)
+		if fails {
+			slot.injected = WCSuccess
+		} else if slot.injected != WCSuccess {
+			slot.fault = slot.injected
+		}
 	}
-	fails := slot.fault != WCSuccess || qp.state != StateRTS && qp.state != StateSQD
-	slot.injected = x.injector.Send(qp, slot, fails)
-	if fails {
-		slot.injected = WCSuccess
-	} else if slot.injected != WCSuccess {
-		slot.fault = slot.injected
-	}
-	return nil
 }
 
 // checkSend checks everything but the keys of a request, and returns its length.
@@ -412,9 +420,6 @@ func (qp *QP) copyRecv(wr *RecvWR) error {
 
 // queueRecvFaulted is queueRecv for a QP of a device with an Injector.
 func (qp *QP) queueRecvFaulted(wr *RecvWR) error {
-	if err := qp.faultCall("post_recv"); err != nil {
-		return err
-	}
 	if err := qp.copyRecv(wr); err != nil {
 		return err
 	}

@@ -350,7 +350,8 @@ func (qp *QP) query() (QPAttr, QPInitAttr, error) {
 
 // Close destroys the QP (ibv_destroy_qp). Posted work requests are dropped without completion;
 // completions in a CQ stay. Queued asynchronous events of the QP are dropped. Close waits until
-// those that TryGetAsyncEvent returned are acknowledged. The error is ErrBusy while the QP is
+// those that TryGetAsyncEvent returned are acknowledged, and until a copy of a Backend has ended that
+// runs for the QP. The error is ErrBusy while the QP is
 // attached to a multicast group or has a flow, and ErrClosed after the first Close.
 func (qp *QP) Close() error {
 	if err := qp.faultCall("destroy_qp"); err != nil {
@@ -387,6 +388,7 @@ func (qp *QP) destroy() error {
 	qp.endStaging()
 	qp.closed = true
 	qp.inlineMR = nil
+	qp.awaitCopies(nil)
 	qp.unlock()
 	return nil
 }

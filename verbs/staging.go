@@ -1,5 +1,10 @@
 package verbs
 
+import (
+	"slices"
+	"sync"
+)
+
 // This file has the outgoing side of regions with a backend: the data of send requests. A request
 // with such data is hidden from the provider until a goroutine has read the data into staging
 // memory, without the QP's lock. The request then has it as inline data. Requests behind it are
@@ -21,6 +26,15 @@ type sendStaging struct {
 	epoch  uint32
 	bytes  int
 	sends  map[*SendWR]stagedSend
+
+	reading []piece   // what is read now, without the QP's lock
+	ended   int       // how many times a read has ended
+	end     sync.Cond // ended has changed
+}
+
+// reads reports whether data of a region is read now; with nil, data of any.
+func (s *sendStaging) reads(mr *MR) bool {
+	return slices.ContainsFunc(s.reading, func(p piece) bool { return p.mr != nil && (mr == nil || p.mr == mr) })
 }
 
 // stagedSend is what a staged request had before, and what it has now.
@@ -42,7 +56,7 @@ func (qp *QP) hide() {
 		qp.extra = new(qpExtra)
 	}
 	if qp.extra.staging == nil {
-		qp.extra.staging = &sendStaging{sends: make(map[*SendWR]stagedSend)}
+		qp.extra.staging = &sendStaging{sends: make(map[*SendWR]stagedSend), end: sync.Cond{L: &qp.mu}}
 	}
 	qp.extra.staging.hidden++
 	qp.observed |= sendsHidden
@@ -125,6 +139,7 @@ func (qp *QP) stageNext() bool {
 	}
 	s.bytes += int(wr.length)
 	epoch, length := s.epoch, int(wr.length)
+	s.reading = pieces
 	qp.unlock()
 	mem := backing.alloc(length)
 	data, err := mem.b, error(nil)
@@ -135,6 +150,9 @@ func (qp *QP) stageNext() bool {
 		data = data[p.n:]
 	}
 	qp.lock()
+	s.reading = nil
+	s.ended++
+	s.end.Broadcast()
 	if s.epoch != epoch { // flushed or reset
 		mem.free()
 		return true

@@ -12,7 +12,7 @@ var errnos = map[string]syscall.Errno{
 	"EACCES": syscall.EACCES, "EADDRINUSE": syscall.EADDRINUSE, "EADDRNOTAVAIL": syscall.EADDRNOTAVAIL, "EAFNOSUPPORT": syscall.EAFNOSUPPORT,
 	"EAGAIN": syscall.EAGAIN, "EBUSY": syscall.EBUSY, "ECONNREFUSED": syscall.ECONNREFUSED, "ECONNRESET": syscall.ECONNRESET,
 	"EFAULT": syscall.EFAULT, "EHOSTUNREACH": syscall.EHOSTUNREACH, "EINTR": syscall.EINTR, "EINVAL": syscall.EINVAL, "EIO": syscall.EIO,
-	"EISCONN": syscall.EISCONN, "ENETUNREACH": syscall.ENETUNREACH, "ENODEV": syscall.ENODEV,
+	"EISCONN": syscall.EISCONN, "ENETUNREACH": syscall.ENETUNREACH, "ENODEV": syscall.ENODEV, "ENXIO": syscall.ENXIO,
 	"ENOENT": syscall.ENOENT, "ENOMEM": syscall.ENOMEM, "ENOSPC": syscall.ENOSPC, "ENOSYS": syscall.ENOSYS, "ENOTCONN": syscall.ENOTCONN,
 	"EOPNOTSUPP": syscall.EOPNOTSUPP, "EOVERFLOW": syscall.EOVERFLOW, "EPERM": syscall.EPERM, "ETIMEDOUT": syscall.ETIMEDOUT,
 }
@@ -40,7 +40,7 @@ var calls = map[string]string{
 	"dealloc_pd": destroys, "dereg_mr": destroys, "destroy_ah": destroys, "destroy_comp_channel": destroys, "destroy_cq": destroys,
 	"destroy_flow": destroys, "destroy_qp": destroys, "destroy_srq": destroys, "detach_mcast": changes, "modify_cq": changes,
 	"modify_qp":  "EINVAL EBUSY EHOSTUNREACH EIO ENETUNREACH ENOMEM EOPNOTSUPP EPERM ETIMEDOUT", // ETIMEDOUT: the peer's MAC is not found
-	"modify_srq": changes, "open_device": creates, "open_qp": creates, "open_xrcd": creates, "poll_cq": "EIO EINVAL EOVERFLOW",
+	"modify_srq": changes, "open_device": creates + " ENXIO", "open_qp": creates, "open_xrcd": creates, "poll_cq": "EIO EINVAL EOVERFLOW",
 	"post_recv": posts, "post_send": posts, "post_srq_recv": posts, "query_gid": queries,
 	"query_gid_table": queries, "query_pkey": queries, "query_port": queries, "query_qp": queries, "query_srq": queries, "reg_mr": creates,
 	"req_notify_cq": "EINVAL EIO", "rereg_mr": creates + " EBUSY", "resize_cq": creates + " ENOSYS",

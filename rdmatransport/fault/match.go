@@ -159,7 +159,8 @@ func (f *Device) Late(qp *verbs.QP, of verbs.WCOpcode, status verbs.WCStatus) (l
 		}
 	}
 	f.mu.Unlock()
-	if hit != nil {
+	if hit != nil { // a request that fails is counted when it completes
+		f.inj.Counted()
 		f.report(hit.text, qp)
 	}
 	return late

@@ -2,6 +2,7 @@ package fault_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -133,5 +134,75 @@ func TestDevices(t *testing.T) {
 		if one, other := a.faults.Sites()[name], b.faults.Sites()[name]; one != 3 || other != 3 {
 			t.Errorf("%d and %d calls of %s", one, other, name)
 		}
+	}
+}
+
+// TestStallClose: a CQ that is closed while it is stalled gets no completion, neither when the stall
+// would have ended nor from a goroutine that was about to add one.
+func TestStallClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := stations(t)
+		for i := range 300 {
+			flush, qp, cq := flushing(s, 100)
+			s.add(fmt.Sprintf("none; cq:qp=%d=1ms", qp.Num()))
+			flush(50)
+			ok(t, qp.Close())
+			if i%3 != 0 {
+				time.Sleep(time.Millisecond) // the stall ends now
+			}
+			ok(t, cq.Close())
+			time.Sleep(time.Second)
+			if n, err := cq.Poll(make([]verbs.WC, 100)); n != 0 || !errors.Is(err, verbs.ErrClosed) {
+				t.Fatalf("round %d: %d completions, error %v", i, n, err)
+			}
+		}
+	})
+}
+
+// TestCountedOnce: what a program does once counts once.
+func TestCountedOnce(t *testing.T) {
+	a, b := stations(t)
+	ca, _ := dial(a, b)
+	from, to := a.reg(8), b.reg(8)
+	count := func() uint64 { return must(a.dev.HWCounters())(t)["injected_faults"] }
+
+	wr := &verbs.RecvWR{}
+	ok(t, ca.QP().PostRecv(wr, wr, wr))
+	mw := must(a.pd.AllocMW(verbs.MWType1))(t)
+	ok(t, ca.QP().BindMW(mw, 1, verbs.SendSignaled, verbs.MWBindInfo{}))
+	completions(t, ca.SendCQ(), 1)
+	ok(t, mw.Close())
+	for name, want := range map[string]uint64{"post_recv": 1, "bind_mw": 1, "post_send": 0} {
+		if n := a.faults.Sites()[name]; n != want {
+			t.Errorf("%d calls of %s, want %d", n, name, want)
+		}
+	}
+
+	// A request that is not posted after all is none.
+	a.add("wc:opcode=write,nth=2=5ms; event:nth=2=QP_FATAL; wc:opcode=write,nth=3,late=5ms=RETRY_EXC_ERR")
+	write := &verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{from.SGE(0, 1)}, RemoteAddr: to.Addr(),
+		RKey: to.RKey()}
+	n := 0
+	if err := ca.QP().PostSendAll(func() *verbs.SendWR {
+		if n++; n == 3 {
+			return &verbs.SendWR{Opcode: 77}
+		}
+		return write
+	}); err == nil {
+		t.Error("an unknown opcode is posted")
+	}
+	for i, s := range a.faults.List() {
+		if s.Seen != 0 || s.Injected != 0 {
+			t.Errorf("rule %d: %+v", i, s)
+		}
+	}
+
+	// A failure that is late, and lateness, are one fault each.
+	a.add("none; wc:opcode=write,nth=2=5ms; wc:opcode=write,nth=3,late=5ms=RETRY_EXC_ERR")
+	before := count()
+	ok(t, ca.QP().PostSend(write, write, write))
+	wantStatus(t, completions(t, ca.SendCQ(), 3), verbs.WCSuccess, verbs.WCSuccess, verbs.WCRetryExcErr)
+	if n, of := count()-before, a.faults.Injected(); n != 2 || of != 2 {
+		t.Errorf("%d and %d faults, want 2", n, of)
 	}
 }

@@ -46,6 +46,8 @@ type QP interface {
 	MayContinue() Result
 	// SendAll sends all requests, on a goroutine that serves only this QP.
 	SendAll()
+	// Go runs f on a goroutine of its own, in the device's time.
+	Go(f func())
 }
 
 // Mover is the state of a QP that moves its requests. Its zero value is ready to use.
@@ -76,7 +78,7 @@ func (m *Mover) Move(q QP, h verbs.QPHandle) Result {
 	posted := *m&posting != 0
 	for r >= More {
 		if !posted || int32(q.Oldest()-end) >= 0 {
-			go m.moveRest(q, h)
+			q.Go(func() { m.moveRest(q, h) })
 			return Deferred
 		}
 		if r == Contended {

@@ -46,12 +46,14 @@ func (q *qp) sendDirect() (done, wait bool) {
 	return r <= direct.Changed, r >= direct.Waits
 }
 
-// Oldest, MoveSome, Flush, MayContinue and SendAll implement direct.QP.
+// Oldest, MoveSome, Flush, MayContinue, SendAll and Go implement direct.QP.
 func (q *qp) Oldest() uint32 { return uint32(q.sending.cursor.first) }
 
 func (q *qp) Flush() {} // the stream has its own buffer
 
 func (q *qp) SendAll() { q.transmitPosted() }
+
+func (q *qp) Go(f func()) { q.e.timers.Clock().Go(f) }
 
 func (q *qp) MayContinue() direct.Result {
 	if q.conn == nil || !q.mayMove() {
@@ -87,7 +89,7 @@ func (q *qp) MoveSome() direct.Result {
 	p.receiving.allowed, p.receiving.gotFPDU = true, true
 	if p.sending.lifecycle.is(awaitingPeer) { // p may send from now on, as after an FPDU
 		p.sending.lifecycle.on(onPeerFPDU)
-		go d.resumeTransmit()
+		q.Go(d.resumeTransmit)
 	}
 	for hold := direct.NewHold(q.h, p.h); q.h.SendLen() > 0; {
 		if r := hold.Over(); r != direct.Done {
@@ -99,6 +101,8 @@ func (q *qp) MoveSome() direct.Result {
 			return direct.Changed // responses go first, and one may just have become due
 		case isRead(wr.Opcode) && c.received != d.sent:
 			return direct.Waits // the response must not overtake the peer's earlier data
+		case isRead(wr.Opcode) && p.h.Placing():
+			return direct.Wire // nor what this side has written before: see response.placed
 		}
 		n, ok := q.moveNext(p, wr)
 		if !ok {

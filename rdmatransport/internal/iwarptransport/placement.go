@@ -291,7 +291,7 @@ func (q *qp) readRequest(b, payload []byte) error {
 			return remoteCause(denial)
 		}
 	}
-	if !q.sending.responses.pushRead(b, &h, q.receiving.inSetUp && h.Size == 0) {
+	if !q.sending.responses.pushRead(b, &h, q.h.PlacedBy(), q.receiving.inSetUp && h.Size == 0) {
 		return ddp.ErrNoBuffer // beyond the IRD (RFC 5040 §5.2)
 	}
 	return nil
@@ -311,7 +311,7 @@ func (q *qp) atomicRequest(b, payload []byte) error {
 		return err
 	}
 	r := &q.sending.responses
-	if !r.pushAtomic(b, &h) {
+	if !r.pushAtomic(b, &h, q.h.PlacedBy()) {
 		return ddp.ErrNoBuffer
 	}
 	if r.n == 1 {

@@ -20,6 +20,7 @@ type response struct {
 	update   rdmap.AtomicRequestHeader // atomic: the request
 	updating *verbs.Update             // atomic in a backend: it has started
 	previous uint64                    // atomic: the previous content of memory
+	placed   uint64                    // what the peer has written before: see verbs.QPHandle.PlacedBy
 	ddp      [ddp.UntaggedLen]byte     // the request's DDP header, for a Terminate message
 }
 
@@ -35,20 +36,20 @@ type responses struct {
 func (r *responses) reset(depth uint8) { *r = responses{depth: depth} }
 
 // pushRead queues the response to a READ with the DDP header at the start of b. It returns false if
-// the peer exceeds the IRD. rtr says that the READ is the ready-to-receive message.
-func (r *responses) pushRead(b []byte, h *rdmap.ReadRequestHeader, rtr bool) bool {
+// the peer exceeds the IRD. placed is the mark of what the peer has written before. rtr says that the READ is the ready-to-receive message.
+func (r *responses) pushRead(b []byte, h *rdmap.ReadRequestHeader, placed uint64, rtr bool) bool {
 	p := r.push(b)
 	if p != nil {
-		p.read, p.rtr = *h, rtr
+		p.read, p.placed, p.rtr = *h, placed, rtr
 	}
 	return p != nil
 }
 
 // pushAtomic does the same for an atomic.
-func (r *responses) pushAtomic(b []byte, h *rdmap.AtomicRequestHeader) bool {
+func (r *responses) pushAtomic(b []byte, h *rdmap.AtomicRequestHeader, placed uint64) bool {
 	p := r.push(b)
 	if p != nil {
-		p.atomic, p.update = true, *h
+		p.atomic, p.placed, p.update = true, placed, *h
 	}
 	return p != nil
 }
@@ -94,7 +95,7 @@ func (q *qp) sendResponse() bool {
 			q.failResponse(w, err)
 			return false
 		}
-		if !w.done {
+		if !w.done || !q.h.Arrived(w.placed) {
 			return false
 		}
 		s.segment.untagged(&ddp.Untagged{
@@ -110,7 +111,7 @@ func (q *qp) sendResponse() bool {
 		s.responses.pop()
 		return true
 	}
-	if q.inWrite() {
+	if q.inWrite() || !q.h.Arrived(w.placed) {
 		return false
 	}
 	n, last := ddp.Segment(w.read.Size, 0, ddp.TaggedLen, q.maxULPDU())

@@ -130,12 +130,14 @@ func (q *qp) sendDirect() bool {
 	return q.mover.Move(q, q.h) == direct.Wire
 }
 
-// Oldest, MoveSome, Flush, MayContinue and SendAll implement direct.QP.
+// Oldest, MoveSome, Flush, MayContinue, SendAll and Go implement direct.QP.
 func (q *qp) Oldest() uint32 { return q.sending.Oldest() }
 
 func (q *qp) Flush() { q.sendGathered() }
 
 func (q *qp) SendAll() { q.sendPosted() }
+
+func (q *qp) Go(f func()) { q.e.timers.Clock().Go(f) }
 
 func (q *qp) MayContinue() direct.Result {
 	switch {
