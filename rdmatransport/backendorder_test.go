@@ -273,12 +273,7 @@ func TestBackendEndsWhenRegionChanges(t *testing.T) {
 		"Close":  func(p *backs, _ *verbs.MW) error { return p.mb.Close() },
 		"Rereg":  func(p *backs, _ *verbs.MW) error { return p.mb.Rereg(verbs.ReregAccess, nil, nil, verbs.AccessMWBind) },
 		"window": func(_ *backs, mw *verbs.MW) error { return mw.Close() },
-		"revoke": func(p *backs, _ *verbs.MW) error {
-			revoked := make(chan error, 1)
-			go func() { revoked <- must(fault.New(p.b.dev, nil))(p.t).Add(must(fault.Parse("mr=revoked"))(p.t)...) }()
-			synctest.Wait() // it waits for the copies, and Close waits for it
-			return errors.Join(p.mb.Close(), <-revoked)
-		},
+		"revoke": func(p *backs, _ *verbs.MW) error { return p.mb.Close() }, // which waits for the revocation, below
 	} {
 		t.Run(name, func(t *testing.T) {
 			gated(t, 4096, func(p *backs) *store { return p.sb }, func(t *testing.T, g *gates) {
@@ -300,6 +295,14 @@ func TestBackendEndsWhenRegionChanges(t *testing.T) {
 				}
 				ok(t, a.PostSend(write(0), write(1)))
 				synctest.Wait()
+				revoked := make(chan error, 1)
+				if name == "revoke" {
+					faults := must(fault.New(g.p.b.dev, nil))(t)
+					go func() { revoked <- faults.Add(must(fault.Parse("mr=revoked"))(t)...) }()
+					synctest.Wait()
+				} else {
+					revoked <- nil
+				}
 				done := make(chan error, 1)
 				go func() { done <- end(g.p, mw) }()
 				for range 2 {
@@ -309,7 +312,7 @@ func TestBackendEndsWhenRegionChanges(t *testing.T) {
 					}
 					g.pass <- nil
 				}
-				ok(t, <-done)
+				ok(t, errors.Join(<-revoked, <-done))
 				for range 2 {
 					if wc := g.one(a.SendCQ()); wc.Status != verbs.WCSuccess {
 						t.Errorf("what was accepted before: %v", wc.Status)

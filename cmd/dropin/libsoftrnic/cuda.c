@@ -100,24 +100,34 @@ int cuda_dmabuf(int fd)
 	return !fstatfs(fd, &fs) && fs.f_type == 0x444d4142; // DMA_BUF_MAGIC of <linux/magic.h>
 }
 
-static int on_device(uint64_t addr)
+// Whose memory an address is. CUDA does not know that of the processor unless it has allocated or
+// registered it.
+enum whose { UNKNOWN, PROCESSOR, DEVICE };
+
+static enum whose whose(uint64_t addr)
 {
 	unsigned type = 0, managed = 0;
-	if (cu.PointerGetAttribute(&type, ATTRIBUTE_MEMORY_TYPE, addr) || type != MEMORY_OF_DEVICE)
-		return 0;
+	if (cu.PointerGetAttribute(&type, ATTRIBUTE_MEMORY_TYPE, addr))
+		return UNKNOWN;
 	// Managed memory moves to the processor when that touches it.
-	return cu.PointerGetAttribute(&managed, ATTRIBUTE_IS_MANAGED, addr) || !managed;
+	if (type != MEMORY_OF_DEVICE || (!cu.PointerGetAttribute(&managed, ATTRIBUTE_IS_MANAGED, addr) && managed))
+		return PROCESSOR;
+	return DEVICE;
 }
 
 int cuda_find(uint64_t addr, size_t length, struct cuda_memory *m)
 {
 	if (!length || !found())
 		return 0;
-	int first = on_device(addr);
-	if (first != on_device(addr + length - 1))
-		return -EFAULT;
-	if (!first)
+	// NCCL registers the pages around its memory. The first or the last one may begin or end where
+	// nothing is allocated, or other memory of the GPU.
+	enum whose first = whose(addr), last = whose(addr + length - 1);
+	if (first != DEVICE && last != DEVICE)
 		return 0;
+	if (first == PROCESSOR || last == PROCESSOR)
+		return -EFAULT;
+	if (first != DEVICE)
+		addr += length - 1;
 	*m = (struct cuda_memory){0};
 	int ordinal = 0;
 	if (cu.PointerGetAttribute(&m->context, ATTRIBUTE_CONTEXT, addr) || !m->context) {
@@ -162,10 +172,36 @@ static int take_stream(struct cuda_memory *m, void **stream)
 	return *stream ? 0 : cu.StreamCreate(stream, STREAM_NON_BLOCKING);
 }
 
+// alive returns an error if a context with an identity is destroyed.
+static int alive(void *context, uint64_t identity)
+{
+	unsigned long long id = 0;
+	int err = cu.CtxGetId(context, &id);
+	return err || id == identity ? err : ERROR_CONTEXT_IS_DESTROYED;
+}
+
+// forget_stream frees the place of a stream whose context is destroyed. The stream ended with it.
+static void forget_stream(void)
+{
+	static unsigned next;
+	pthread_mutex_lock(&lock);
+	int i = next++ % STREAMS;
+	struct stream s = streams[i];
+	pthread_mutex_unlock(&lock);
+	if (!s.stream || !alive(s.context, s.identity))
+		return;
+	pthread_mutex_lock(&lock);
+	if (streams[i].stream == s.stream && streams[i].identity == s.identity)
+		streams[i].stream = NULL;
+	pthread_mutex_unlock(&lock);
+}
+
 // give_stream keeps a stream for the next copy. Without an identity, the context might be another
 // by then.
 static void give_stream(struct cuda_memory *m, void *stream)
 {
+	if (m->identity)
+		forget_stream();
 	pthread_mutex_lock(&lock);
 	for (int i = 0; m->identity && stream && i < STREAMS; i++)
 		if (!streams[i].stream) {
@@ -180,13 +216,8 @@ static void give_stream(struct cuda_memory *m, void *stream)
 // enter makes m's context current. The program may have destroyed it.
 static int enter(struct cuda_memory *m)
 {
-	unsigned long long id = 0;
-	if (m->identity) {
-		int err = cu.CtxGetId(m->context, &id);
-		if (err || id != m->identity)
-			return err ? err : ERROR_CONTEXT_IS_DESTROYED;
-	}
-	return cu.CtxPushCurrent(m->context);
+	int err = m->identity ? alive(m->context, m->identity) : 0;
+	return err ? err : cu.CtxPushCurrent(m->context);
 }
 
 static void leave(void)

@@ -13,8 +13,8 @@ struct cuda_memory {
 };
 
 // cuda_find returns 1 and fills in m if [addr, addr+length) is memory of a GPU that only copies
-// reach. It returns 0 if it is any other memory, and a negative errno if only one end of it is a
-// GPU's.
+// reach; one end of it may be unallocated. It returns 0 if it is any other memory, and a negative
+// errno if one end of it is a GPU's and the other is the processor's.
 int cuda_find(uint64_t addr, size_t length, struct cuda_memory *m);
 
 // cuda_release ends the use of a region.

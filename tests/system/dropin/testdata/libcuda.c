@@ -20,12 +20,12 @@ struct context {
 
 static struct memory {
 	CUdeviceptr at;
-	size_t size;
+	size_t size, asked; // CUDA knows what was asked for, and pages have the rest
 	char *seen; // the other mapping; NULL: the memory is managed
 	int fd;
 	CUcontext context; // NULL: of no context
 	int free;
-} memories[64];
+} memories[256];
 
 struct job {
 	struct job *next;
@@ -49,7 +49,7 @@ static unsigned long long ids;
 static struct context primary = {1, 1000};
 static __thread CUcontext stack[8];
 static __thread int depth;
-int standin_fail_after = -1, standin_copies, standin_pinned;
+int standin_fail_after = -1, standin_copies, standin_pinned, standin_streams;
 
 int cuInit(unsigned flags) { return flags; }
 int cuDeviceGet(int *device, int ordinal) { return *device = ordinal; } // there is one, 0
@@ -126,14 +126,15 @@ int cuDevicePrimaryCtxRelease_v2(int device) { return device; }
 static int allocate(CUdeviceptr *p, size_t n, CUcontext c)
 {
 	int fd = memfd_create("GPU", MFD_CLOEXEC);
+	size_t asked = n;
 	n = (n + 65535) & ~(size_t)65535;
-	if (fd < 0 || ftruncate(fd, n) || allocated == 64)
+	if (fd < 0 || ftruncate(fd, n) || allocated == 256)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	void *at = mmap(NULL, n, PROT_NONE, MAP_SHARED, fd, 0), *seen = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (at == MAP_FAILED || seen == MAP_FAILED)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&lock);
-	memories[allocated++] = (struct memory){(uintptr_t)at, n, seen, fd, c, 0};
+	memories[allocated++] = (struct memory){(uintptr_t)at, n, asked, seen, fd, c, 0};
 	pthread_mutex_unlock(&lock);
 	*p = (uintptr_t)at;
 	return 0;
@@ -152,7 +153,7 @@ int cuMemAllocManaged(CUdeviceptr *p, size_t n, unsigned flags)
 	(void)flags;
 	void *at = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	pthread_mutex_lock(&lock);
-	memories[allocated++] = (struct memory){(uintptr_t)at, n, NULL, -1, current(), 0};
+	memories[allocated++] = (struct memory){(uintptr_t)at, n, n, NULL, -1, current(), 0};
 	pthread_mutex_unlock(&lock);
 	*p = (uintptr_t)at;
 	return 0;
@@ -211,7 +212,7 @@ int cuPointerGetAttribute(void *data, int attribute, CUdeviceptr p)
 	pthread_mutex_lock(&lock);
 	struct memory *m = memory_at(p, 1);
 	pthread_mutex_unlock(&lock);
-	if (!m)
+	if (!m || p - m->at >= m->asked)
 		return CUDA_ERROR_INVALID_VALUE;
 	switch (attribute) {
 	case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -301,6 +302,7 @@ int cuStreamCreate(CUstream *to, unsigned flags)
 	if (!current())
 		return CUDA_ERROR_INVALID_CONTEXT;
 	struct stream *s = calloc(1, sizeof *s);
+	__atomic_add_fetch(&standin_streams, 1, __ATOMIC_RELAXED);
 	s->context = current();
 	s->last = &s->first;
 	s->blocking = !(flags & 1);

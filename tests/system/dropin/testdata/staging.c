@@ -45,6 +45,32 @@ static void *copy(void *arg)
 	return b;
 }
 
+// streams_end destroys many contexts after a copy in each. The streams of a further one are kept
+// all the same.
+static void streams_end(void *lib)
+{
+	int *streams = dlsym(lib, "standin_streams"), before = 0;
+	char *b;
+	size_t size;
+	CHECK((b = cuda_alloc_staging(8, &size)));
+	for (int i = 0; i < 100; i++) {
+		CUcontext c;
+		CALL(cuCtxCreate_v2, &c, 0, 0);
+		CALL(cuMemAlloc_v2, &p, 5000);
+		CHECK(cuda_find(p, 5000, &m) == 1 && !cuda_copy(&m, p, b, 8, 1));
+		before = *streams;
+		for (int k = 0; k < 40; k++)
+			CHECK(!cuda_copy(&m, p, b, 8, 1));
+		CHECK(*streams == before);
+		// The pages around memory, of which the last one is not allocated in full.
+		CHECK(cuda_find(p, 8192, &m) == 1 && cuda_find(p + 4096, 4096, &m) == 1 && !cuda_copy(&m, p + 4096, b, 8, 0));
+		CHECK(!cuda_find(p + 5000, 100, &m));
+		CALL(cuMemFree_v2, p);
+		CALL(cuCtxDestroy_v2, c);
+	}
+	cuda_free_staging(b);
+}
+
 int main(int argc, char **argv)
 {
 	CHECK(argc == 2);
@@ -78,6 +104,7 @@ int main(int argc, char **argv)
 	CHECK(!c);
 	CALL(cuCtxDestroy_v2, own);
 	CHECK(cuda_copy(&m, p, blocks[0], 8, 1));
+	streams_end(lib);
 	printf("staged\n");
 	return 0;
 }
