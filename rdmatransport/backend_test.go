@@ -591,3 +591,42 @@ func heap() int64 {
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
+
+// BenchmarkBackend moves 64 KiB in packets between two nodes, from and to ordinary memory, and a
+// backend that is a copy away.
+func BenchmarkBackend(b *testing.B) {
+	const size = 64 << 10
+	for _, op := range []verbs.WROpcode{verbs.RDMAWrite, verbs.RDMARead} {
+		for _, backed := range []bool{false, true} {
+			name := op.String() + "/ordinary"
+			if backed {
+				name = op.String() + "/backend"
+			}
+			b.Run(name, func(b *testing.B) {
+				lan := new(pipe.Switch)
+				on := func(addr string) *station {
+					return newStationOn(b, must(impair.New(lan.Port(), nil))(b), addr, nil) // not link.Shared
+				}
+				from, to := on("10.0.0.1/24"), on("10.0.0.2/24")
+				region := func(s *station) *verbs.MR {
+					if backed {
+						return s.back(newStore(size), everyAccess)
+					}
+					return s.reg(make([]byte, size), everyAccess)
+				}
+				own, remote := region(from), region(to)
+				conn, _ := dial(from, to, verbs.RoCEv2, nil)
+				wr := &verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{own.SGE(0, size)},
+					RemoteAddr: remote.Addr(), RKey: remote.RKey()}
+				b.SetBytes(size)
+				b.ReportAllocs()
+				for b.Loop() {
+					ok(b, conn.QP().PostSend(wr))
+					if wc := poll(b, conn.QP().SendCQ()); wc.Status != verbs.WCSuccess {
+						b.Fatal(wc.Status)
+					}
+				}
+			})
+		}
+	}
+}

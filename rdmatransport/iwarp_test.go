@@ -100,7 +100,7 @@ func newIWARPPair(t *testing.T, m medium, cfgA, cfgB iwarp.Config, size int) *iw
 }
 
 // poll waits for a completion of a CQ that has a completion channel.
-func poll(t *testing.T, cq *verbs.CQ) verbs.WC {
+func poll(t testing.TB, cq *verbs.CQ) verbs.WC {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()

@@ -45,7 +45,7 @@ func (m medium) hosts(t *testing.T) (a, b stacktest.End) {
 	return m.Hosts(t)
 }
 
-func stationOf(t *testing.T, h stacktest.Host, addr netip.Addr, cfg *rdmatransport.Config) *station {
+func stationOf(t testing.TB, h stacktest.Host, addr netip.Addr, cfg *rdmatransport.Config) *station {
 	t.Helper()
 	s := &station{t: t, addr: addr, network: h}
 	s.host, _ = h.(*netstack.Host)

@@ -27,7 +27,7 @@ func both(t *testing.T, f func(t *testing.T, transport verbs.Transport)) {
 
 // station is a device with a PD, on a network of the test.
 type station struct {
-	t       *testing.T
+	t       testing.TB
 	addr    netip.Addr
 	host    *netstack.Host // nil on another stack
 	network stacktest.Host
@@ -35,12 +35,12 @@ type station struct {
 	pd      *verbs.PD
 }
 
-func newStation(t *testing.T, lan *pipe.Switch, addr string) *station {
+func newStation(t testing.TB, lan *pipe.Switch, addr string) *station {
 	t.Helper()
 	return newStationOn(t, lan.Port(), addr, nil)
 }
 
-func newStationOn(t *testing.T, port link.Link, addr string, cfg *rdmatransport.Config) *station {
+func newStationOn(t testing.TB, port link.Link, addr string, cfg *rdmatransport.Config) *station {
 	t.Helper()
 	host := must(netstack.New(port, &netstack.Config{Addrs: []string{addr}}))(t)
 	return stationOf(t, host, netip.MustParsePrefix(addr).Addr(), cfg)
