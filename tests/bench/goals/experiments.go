@@ -86,6 +86,7 @@ func experiments() (all []*experiment) {
 			add("WRITE, SEND, READ, iWARP with CRC, TAP with TSO", iwarp(mtu, op))
 		}
 	}
+	add("WRITE, iWARP with CRC, the kernel's sockets", iwarpOnSockets())
 	for _, t := range transports {
 		for _, bytes := range []int{small, memory} {
 			add("WRITE 64 KiB in process, direct", inProcess(t, bytes))
@@ -254,8 +255,26 @@ func singlePackets(m pathMTU, op string) *experiment {
 func iwarp(mtu int, op string) *experiment {
 	rows := bandwidthRows(op, fmt.Sprintf("iWARP with CRC, TAP with TSO, MTU %d", mtu), "the stack's TCP", [2]float64{0.95, 0.95})
 	args := append([]string{op, "bw", "--transport", "iwarp", "--tcp", "--wait", "event"}, bothSizes...)
+	return besideTCP(rows, between(overTAP.links, mtuFlags(mtu), args...))
+}
+
+// iwarpOnSockets compares WRITE with the kernel's TCP, which carries it too.
+func iwarpOnSockets() *experiment {
+	rows := bandwidthRows("write", "iWARP with CRC, the kernel's sockets, veth, MTU 1500", "the kernel's TCP", [2]float64{0.85, 0.85})
+	args := slices.Concat([]string{"write", "bw", "--transport", "iwarp", "--wait", "event"}, bothSizes, kernelTCP)
+	measure := overSockets(nil, args...)
+	return besideTCP(rows, func(ctx context.Context, l *lab) ([]perfResult, error) {
+		if err := l.setSocketMTU(1500); err != nil { // other rows change it
+			return nil, err
+		}
+		return measure(ctx, l)
+	})
+}
+
+// besideTCP fills a row per size from a measurement of QPs of all sizes and then of TCP.
+func besideTCP(rows []*row, measure measurement) *experiment {
 	return &experiment{rows, func(ctx context.Context, l *lab) error {
-		r, err := between(overTAP.links, mtuFlags(mtu), args...)(ctx, l)
+		r, err := measure(ctx, l)
 		if err != nil {
 			return err
 		}

@@ -30,19 +30,24 @@ func rsockets() (all []*experiment) {
 		for _, on := range socketLinks {
 			all = append(all, socketWrites(on, transport, flags), socketTrip(on, transport, flags))
 		}
+		all = append(all, besideLoopback(transport, flags)...)
 	}
 	return all
 }
+
+// ofTCP are the goals of rsockets on the kernel's sockets, of the kernel's TCP there. An iWARP
+// rsocket is a TCP connection with CRCs and headers.
+var ofTCP = map[string]float64{"RoCEv2": 0.95, "iWARP": 0.85}
 
 // socketWrites compares writes of 64 KiB with the QP's WRITE, and on the kernel's sockets also with
 // the kernel's TCP.
 func socketWrites(on socketLink, transport string, flags []string) *experiment {
 	what := fmt.Sprintf("rsocket, writes of 64 KiB, %s, %s", transport, on.name)
-	rows := []*row{{What: what, Goal: 0.8, Unit: "Gbit/s", Against: "the QP's WRITE"}}
+	rows := []*row{{What: what, Goal: 0.95, Unit: "Gbit/s", Against: "the QP's WRITE"}}
 	args := slices.Concat(bandwidthFlags, flags)
-	if kernel, _, _ := strings.Cut(socketAddrs[1], "/"); on.name == socketLinks[2].name {
-		rows = append(rows, &row{What: what + ", beside TCP", Goal: 1, Unit: "Gbit/s", Against: "the kernel's TCP"})
-		args = append(args, "--kernel-tcp", kernel)
+	if on.name == socketLinks[2].name {
+		rows = append(rows, &row{What: what + ", beside TCP", Goal: ofTCP[transport], Unit: "Gbit/s", Against: "the kernel's TCP"})
+		args = append(args, kernelTCP...)
 	}
 	return &experiment{rows, func(ctx context.Context, l *lab) error {
 		p, err := on.run(args...)(ctx, l)
@@ -55,6 +60,34 @@ func socketWrites(on socketLink, transport string, flags []string) *experiment {
 		}
 		return nil
 	}}
+}
+
+// kernelTCP are perf's flags that also measure the kernel's TCP between the namespaces.
+var kernelTCP = []string{"--kernel-tcp", strings.TrimSuffix(socketAddrs[1], "/24")}
+
+// besideLoopback compares rsockets over shared memory with the kernel's TCP on loopback: what a
+// program on one machine would use otherwise. Both wait in their default way.
+func besideLoopback(transport string, flags []string) []*experiment {
+	flags = slices.Concat(flags, []string{"--kernel-tcp", "127.0.0.1"})
+	const against = "the kernel's TCP on loopback"
+	what := fmt.Sprintf("rsocket, %%s, %s, shm, beside TCP", transport)
+	writes := &row{What: fmt.Sprintf(what, "writes of 64 KiB"), Goal: 2, Unit: "Gbit/s", Against: against}
+	requests := &row{What: fmt.Sprintf(what, "requests of 8 bytes"), Goal: 1.5, Unit: "requests/s", Against: against}
+	measured := func(r *row, figure func(*perfResult) float64, args ...string) *experiment {
+		return &experiment{[]*row{r}, func(ctx context.Context, l *lab) error {
+			p, err := between(overShm, nil, args...)(ctx, l)
+			if err != nil {
+				return err
+			}
+			r.add(figure(&p[len(p)-1]), figure(&p[len(p)-2])) // the QP's is first
+			return nil
+		}}
+	}
+	return []*experiment{
+		measured(writes, func(p *perfResult) float64 { return p.Gbps }, slices.Concat(bandwidthFlags, flags)...),
+		measured(requests, func(p *perfResult) float64 { return 1e6 / (2 * p.Latency.Typical) },
+			slices.Concat([]string{"send", "lat"}, flags)...),
+	}
 }
 
 // socketTrip compares half a round trip of 8 bytes with that of the QP's SEND. Both wait in their
