@@ -10,8 +10,9 @@ type Hook struct {
 	mu      sync.Mutex
 	clock   Clock // set with f
 	f       func(n int)
-	pending int           // the change since the last call
-	running chan struct{} // closed when the current call has returned; nil without a call
+	pending int // the change since the last call
+	calls   Calls
+	start   func() // run
 }
 
 // Set sets the function; nil ends the calls. pending is the current number of events. The caller
@@ -21,11 +22,12 @@ func (h *Hook) Set(c Clock, f func(n int), pending int) (wait func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.clock, h.f, h.pending = c, f, 0
-	running := h.running
+	h.start = h.run
+	returned := h.calls.Current()
 	h.change(pending)
 	return func() {
-		if running != nil {
-			Receive(c, running)
+		if returned != nil {
+			Receive(c, returned)
 		}
 	}
 }
@@ -44,10 +46,8 @@ func (h *Hook) change(n int) {
 	if h.f == nil || n == 0 {
 		return
 	}
-	if h.pending += n; h.running == nil {
-		h.running = make(chan struct{})
-		h.clock.Go(h.run)
-	}
+	h.pending += n
+	h.calls.Start(h.clock, h.start)
 }
 
 // Wait waits until the function has been called for all changes so far. The function itself must
@@ -55,27 +55,25 @@ func (h *Hook) change(n int) {
 func (h *Hook) Wait() {
 	for {
 		h.mu.Lock()
-		running, c := h.running, h.clock
+		returned, c := h.calls.Current(), h.clock
 		h.mu.Unlock()
-		if running == nil {
+		if returned == nil {
 			return
 		}
-		Receive(c, running)
+		Receive(c, returned)
 	}
 }
 
 func (h *Hook) run() {
 	h.mu.Lock()
 	defer func() { // also if f panics
-		close(h.running)
-		h.running = nil
+		h.calls.End()
 		h.mu.Unlock()
 	}()
 	for h.f != nil && h.pending != 0 {
 		f, n := h.f, h.pending
 		h.pending = 0
 		Unlocked(&h.mu, func() { f(n) })
-		close(h.running)
-		h.running = make(chan struct{})
+		h.calls.Returned()
 	}
 }

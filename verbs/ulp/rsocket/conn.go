@@ -30,14 +30,17 @@ type Conn struct {
 	reading sync.Mutex // one reader at a time; taken before mu
 	writing sync.Mutex // one writer at a time; taken before mu
 
-	cqMu    sync.Mutex    // protects polling of the CQ; taken before mu
+	cqMu    sync.Mutex // protects polling of the CQ; taken before mu
+	wcs     [maxCompletions]verbs.WC
 	polling atomic.Int32  // readers and writers that poll the CQ
 	events  atomic.Int32  // pending in the channel
 	event   chan struct{} // wakes the goroutine run
 
 	mu            sync.Mutex
-	readable      waiter // the reader
-	writable      waiter // the writer, and Close
+	readable      waiter      // the reader
+	writable      waiter      // the writer, and Close
+	canReceive    func() bool // what the reader and the writer wait for; made once, as closures allocate
+	canSend       func() bool
 	in            receiver
 	out           sender
 	maps          iomaps
@@ -64,12 +67,21 @@ type Conn struct {
 	whileCopying func()
 }
 
+// maxCompletions is the number of completions that are handled with one wake-up of the reader and
+// the writer, and of receive requests that are posted with them.
+const maxCompletions = 16
+
 var _ net.Conn = (*Conn)(nil)
 
 // newConn creates all objects of a Conn except the QP.
 func newConn(dev *verbs.Device, transport verbs.Transport, cfg *Config) (c *Conn, err error) {
 	c = &Conn{cfg: *cfg, iwarp: transport == verbs.IWARP, event: make(chan struct{}, 1)}
 	c.readable.changed.L, c.writable.changed.L = &c.mu, &c.mu
+	c.canReceive = func() bool {
+		_, done, _ := c.tryData(1)
+		return done
+	}
+	c.canSend = c.tryToSend
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.release())

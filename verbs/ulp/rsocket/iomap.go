@@ -195,7 +195,7 @@ func (c *Conn) WriteAt(b []byte, off int64) (total int, err error) {
 		total += n
 		if errors.Is(err, verbs.ErrAgain) {
 			c.mu.Lock()
-			err = c.waitSender(func() bool { return c.canWriteAt(len(b) - total) })
+			err = c.waitSender(needWriteAt, len(b)-total)
 			c.mu.Unlock()
 			if err != nil {
 				err = c.opError("write", err)
@@ -253,11 +253,10 @@ func (c *Conn) tryWriteAt(b []byte, off int64) (total int, err error) {
 		if c.writeEnded() || !c.canWriteAt(len(b)-total) {
 			continue // Map may have used the last slot meanwhile
 		}
-		s := &c.out
-		sges := [1]verbs.SGE{s.mr.SGE(s.at, n)}
-		s.used += n
-		s.at = (s.at + n) % len(s.buf)
-		c.post(&verbs.SendWR{WRID: uint64(n), Opcode: verbs.RDMAWrite, SGList: sges[:], RemoteAddr: to.addr, RKey: to.key})
+		c.out.posting.add(0, verbs.SendWR{
+			WRID: uint64(n), Opcode: verbs.RDMAWrite, SGList: c.out.take(n), RemoteAddr: to.addr, RKey: to.key,
+		})
+		c.post(1)
 		total += n
 	}
 	return total, nil

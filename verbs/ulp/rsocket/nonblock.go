@@ -136,7 +136,7 @@ func (c *Conn) TryWrite(b []byte) (total int, err error) {
 	defer c.writing.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for piece := firstTransfer; ; piece = min(2*piece, maxTransfer) {
+	for piece := c.out.firstSize(); ; piece = min(2*piece, maxTransfer) {
 		switch {
 		case c.closed:
 			err = net.ErrClosed

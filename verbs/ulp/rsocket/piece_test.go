@@ -48,3 +48,37 @@ func TestTransferSizeAfterWait(t *testing.T) {
 		}
 	})
 }
+
+// A Write after which the peer has sent nothing is one message: the application sends a stream, and
+// does not wait for an answer.
+func TestTransferSizeOfStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := new(pipe.Switch)
+		to, from := open(t, lan.Port(), server), open(t, lan.Port(), client)
+		a, b, err := connect(from, to, serverAt, nil)
+		ok(t, err)
+		defer a.Close()
+		defer b.Close()
+		there, back := exchange(t, a, b, 64<<10), exchange(t, b, a, 1)
+		last := uint64(0)
+		messages := func() (n uint64) {
+			there()
+			synctest.Wait()
+			counters, err := to.HWCounters()
+			ok(t, err)
+			n, last = counters["rdma_recvs"]-last, counters["rdma_recvs"]
+			return n
+		}
+		messages()
+		for range 5 {
+			if n := messages(); n != 1 {
+				t.Errorf("%d messages for a Write of a stream, want 1", n)
+			}
+		}
+		back()
+		synctest.Wait()
+		if n := messages(); n < 3 {
+			t.Errorf("%d messages for the first Write after an answer, want several: copying overlaps with sending", n)
+		}
+	})
+}

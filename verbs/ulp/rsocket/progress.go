@@ -54,9 +54,8 @@ func (c *Conn) pollCQ(arm bool) bool {
 			return false
 		}
 	}
-	var wcs [4]verbs.WC
 	for {
-		n, err := c.cq.Poll(wcs[:])
+		n, err := c.cq.Poll(c.wcs[:])
 		if err != nil {
 			c.mu.Lock()
 			c.fail(err)
@@ -66,7 +65,7 @@ func (c *Conn) pollCQ(arm bool) bool {
 		if n == 0 {
 			return true
 		}
-		c.handleCompletions(wcs[:n])
+		c.handleCompletions(c.wcs[:n])
 	}
 }
 
@@ -170,6 +169,7 @@ func (c *Conn) handleMessage(wc *verbs.WC) error {
 		if c.peerShut {
 			return verbs.Errorf(errProtocol, op, "%d bytes after the end of the stream", placed)
 		}
+		c.out.replied = true
 		return c.in.handleData(int(m.data()))
 	case opCredits:
 		if !c.iwarp && placed != 0 && placed != sgeLen {

@@ -60,18 +60,26 @@ func (r *receiver) grantHalf() (at int) {
 
 // post posts n receive requests.
 func (r *receiver) post(c *Conn, qp *verbs.QP, n int) error {
-	for range n {
-		wr := verbs.RecvWR{WRID: uint64(r.nextRecv) | receiveID}
-		if c.iwarp {
-			sges := [1]verbs.SGE{r.messagesMR.SGE(r.nextRecv*messageLen, messageLen)}
-			wr.SGList = sges[:]
+	var wrs [maxCompletions]verbs.RecvWR
+	var list [maxCompletions]*verbs.RecvWR
+	var sges [maxCompletions]verbs.SGE
+	for n > 0 {
+		some := min(n, maxCompletions)
+		for i := range some {
+			wrs[i] = verbs.RecvWR{WRID: uint64(r.nextRecv) | receiveID}
+			if c.iwarp {
+				sges[i] = r.messagesMR.SGE(r.nextRecv*messageLen, messageLen)
+				wrs[i].SGList = sges[i : i+1]
+			}
+			list[i] = &wrs[i]
+			if r.nextRecv++; r.nextRecv == c.cfg.RQSize+spareReceives {
+				r.nextRecv = 0
+			}
 		}
-		if err := qp.PostRecv(&wr); err != nil {
+		if err := qp.PostRecv(list[:some]...); err != nil {
 			return err
 		}
-		if r.nextRecv++; r.nextRecv == c.cfg.RQSize+spareReceives {
-			r.nextRecv = 0
-		}
+		n -= some
 	}
 	return nil
 }
@@ -138,10 +146,8 @@ func (c *Conn) dropUnread() {
 func (c *Conn) waitData(limit int) (b []byte, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock() // also if a simulation ends the wait with a panic
-	c.waitFor(&c.readable, func() (done bool) {
-		b, done, err = c.tryData(limit)
-		return done
-	})
+	c.waitFor(&c.readable, c.canReceive)
+	b, _, err = c.tryData(limit)
 	c.copying = err == nil
 	return b, err
 }

@@ -14,7 +14,8 @@ type readyHook struct {
 	f       func(Ready)
 	state   Ready
 	pending bool
-	running chan struct{} // closed when the current call has returned; nil without a call
+	calls   wakeup.Calls
+	start   func() // run
 }
 
 // set sets the function and schedules a call of it. After unlocking the socket, the caller calls
@@ -22,12 +23,13 @@ type readyHook struct {
 func (h *readyHook) set(c verbs.Clock, f func(Ready), ready func() Ready) (wait func()) {
 	h.mu.Lock()
 	h.f, h.pending = f, false
-	running := h.running
+	h.start = h.run
+	returned := h.calls.Current()
 	h.mu.Unlock()
 	h.changed(c, ready)
 	return func() {
-		if running != nil {
-			wakeup.Receive(c, running)
+		if returned != nil {
+			wakeup.Receive(c, returned)
 		}
 	}
 }
@@ -40,24 +42,19 @@ func (h *readyHook) changed(c verbs.Clock, ready func() Ready) {
 		return
 	}
 	h.state, h.pending = ready(), true
-	if h.running == nil {
-		h.running = make(chan struct{})
-		c.Go(h.run)
-	}
+	h.calls.Start(c, h.start)
 }
 
 func (h *readyHook) run() {
 	h.mu.Lock()
 	defer func() { // also if f panics
-		close(h.running)
-		h.running = nil
+		h.calls.End()
 		h.mu.Unlock()
 	}()
 	for h.f != nil && h.pending {
 		f, state := h.f, h.state
 		h.pending = false
 		wakeup.Unlocked(&h.mu, func() { f(state) })
-		close(h.running)
-		h.running = make(chan struct{})
+		h.calls.Returned()
 	}
 }

@@ -25,12 +25,12 @@ func both(t *testing.T, f func(t *testing.T, transport verbs.Transport)) {
 }
 
 // open opens a device on a network. The device is closed at the end of the test.
-func open(t *testing.T, port link.Link, addrs ...string) *verbs.Device {
+func open(t testing.TB, port link.Link, addrs ...string) *verbs.Device {
 	t.Helper()
 	return openWith(t, port, &netstack.Config{Addrs: addrs})
 }
 
-func openWith(t *testing.T, port link.Link, cfg *netstack.Config) *verbs.Device {
+func openWith(t testing.TB, port link.Link, cfg *netstack.Config) *verbs.Device {
 	t.Helper()
 	host, err := netstack.New(port, cfg)
 	ok(t, err)

@@ -46,7 +46,28 @@ type sender struct {
 	controls     []message // control messages to be sent
 	disconnected bool      // the last control message, sent or queued, is ctrlDisconnect
 
-	waited bool // a writer has waited since the last Write started
+	waited  bool // a writer has waited since the last Write started
+	replied bool // the peer has sent data since the last Write started, or there was none
+
+	need    need
+	needed  int // bytes, for some values of need
+	posting posting
+}
+
+// posting is the memory of the requests that are posted together. Local variables would be
+// allocated for each message.
+type posting struct {
+	wrs     [2]verbs.SendWR
+	list    [2]*verbs.SendWR // of wrs
+	sges    [1]verbs.SGE
+	message [messageLen]byte
+	entry   [sgeLen]byte
+}
+
+// add adds a request, the n-th of those posted together.
+func (p *posting) add(n int, wr verbs.SendWR) {
+	p.wrs[n] = wr
+	p.list[n] = &p.wrs[n]
 }
 
 func (s *sender) register(c *Conn) (err error) {
@@ -65,6 +86,7 @@ func (s *sender) start(c *Conn) {
 	s.listAt, s.peerListAt = 1, 1
 	s.limit = c.peer.credits
 	s.slots, s.size = c.cfg.SQSize, c.cfg.SQSize
+	s.replied = true
 }
 
 // idle reports whether all requests are sent and acknowledged.
@@ -137,35 +159,42 @@ func (s *sender) freeSpace() []byte {
 	return s.buf[s.at:][:min(len(s.buf)-s.used, len(s.buf)-s.at)]
 }
 
-// post posts requests. mu is held.
-func (c *Conn) post(wrs ...*verbs.SendWR) {
-	if err := c.qp.PostSend(wrs...); err != nil {
+// post posts the first n requests of out.posting. mu is held.
+func (c *Conn) post(n int) {
+	p := &c.out.posting
+	err := c.qp.PostSend(p.list[:n]...)
+	p.wrs[0].InlineData = nil // it may be the caller's memory
+	if err != nil {
 		c.fail(err)
 		return
 	}
-	c.out.slots -= len(wrs)
+	c.out.slots -= n
 }
 
 // postMessage writes data to the peer's memory and sends a message. id is the ID of the request
 // with the data.
 func (c *Conn) postMessage(m message, data verbs.SendWR, to sge, id uint64) {
+	p := &c.out.posting
 	data.RemoteAddr, data.RKey = to.addr, to.key
 	if !c.iwarp {
 		data.WRID, data.Opcode, data.ImmData = id, verbs.RDMAWriteWithImm, uint32(m)
-		c.post(&data)
+		p.add(0, data)
+		c.post(1)
 		return
 	}
-	var b [messageLen]byte
-	c.peer.order().PutUint32(b[:], uint32(m))
-	send := verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendInline, InlineData: b[:]}
+	c.peer.order().PutUint32(p.message[:], uint32(m))
+	send := verbs.SendWR{Opcode: verbs.Send, Flags: verbs.SendInline, InlineData: p.message[:]}
 	if len(data.SGList) == 0 && len(data.InlineData) == 0 {
 		send.WRID = id
-		c.post(&send)
+		p.add(0, send)
+		c.post(1)
 		return
 	}
 	data.WRID, data.Opcode = id&^controlID, verbs.RDMAWrite
 	send.WRID = id & controlID
-	c.post(&data, &send)
+	p.add(0, data)
+	p.add(1, send)
+	c.post(2)
 }
 
 // postData sends n bytes as one data message, from the free space of the send buffer or inline.
@@ -177,14 +206,19 @@ func (c *Conn) postData(n int, inline []byte) {
 	if inline != nil {
 		wr.Flags, wr.InlineData = verbs.SendInline, inline
 	} else {
-		sges := [1]verbs.SGE{s.mr.SGE(s.at, n)}
-		wr.SGList = sges[:]
+		wr.SGList = s.take(n)
 		id = uint64(n)
-		s.used += n
-		s.at = (s.at + n) % len(s.buf)
 	}
 	c.postMessage(newMessage(opData, uint32(n)), wr, *to, id)
 	s.advance(n)
+}
+
+// take takes n bytes of the free space, and returns their list.
+func (s *sender) take(n int) []verbs.SGE {
+	s.posting.sges[0] = s.mr.SGE(s.at, n)
+	s.used += n
+	s.at = (s.at + n) % len(s.buf)
+	return s.posting.sges[:]
 }
 
 // advance counts a message of n bytes to the first target.
@@ -203,11 +237,10 @@ func (c *Conn) grant() {
 	for r.needsGrant() && s.slots >= 2 && s.controlsInFlight < controlSlots && !s.disconnected && !c.ended() {
 		var wr verbs.SendWR
 		var to sge
-		var b [sgeLen]byte
 		if r.free >= r.half() {
 			own := sge{r.mr.Addr() + uint64(r.grantHalf()), r.mr.RKey(), uint32(r.half())}
-			own.put(b[:], c.peer.order())
-			wr.Flags, wr.InlineData = verbs.SendInline, b[:]
+			own.put(s.posting.entry[:], c.peer.order())
+			wr.Flags, wr.InlineData = verbs.SendInline, s.posting.entry[:]
 			to = sge{addr: c.peer.list.addr + uint64(s.peerListAt)*sgeLen, key: c.peer.list.key}
 			s.peerListAt = (s.peerListAt + 1) % c.peer.list.length
 		}
@@ -235,7 +268,8 @@ func (c *Conn) flushControls() {
 
 // postKeepalive posts a zero-length RDMA WRITE.
 func (s *sender) postKeepalive(c *Conn) {
-	c.post(&verbs.SendWR{Opcode: verbs.RDMAWrite})
+	s.posting.add(0, verbs.SendWR{Opcode: verbs.RDMAWrite})
+	c.post(1)
 }
 
 // handleCompletion handles the completion of a send request. mu is held.
@@ -248,26 +282,56 @@ func (s *sender) handleCompletion(id uint64) {
 	s.used -= int(id)
 }
 
-// waitSender waits until ready returns true or writing has ended. mu is held.
-func (c *Conn) waitSender(ready func() bool) (err error) {
-	c.waitFor(&c.writable, func() (done bool) {
-		switch {
-		case c.closed:
-			err = net.ErrClosed
-		case c.writeDeadline.expired:
-			err = errTimeout
-		case c.failed:
-			err = c.err
-		case c.writeShut || c.peerGone:
-			err = syscall.EPIPE
-		default:
-			done = ready()
-			c.out.waited = c.out.waited || !done
-			return done
-		}
+// need is what a writer waits for.
+type need uint8
+
+const (
+	needOpen    need = iota // nothing
+	needMessage             // a data message can be sent
+	needSpace               // the send buffer has space
+	needWriteAt             // WriteAt can make progress
+)
+
+// waitSender waits until there is what the writer needs, or until writing has ended. n is a number of
+// bytes. mu and writing are held.
+func (c *Conn) waitSender(what need, n int) error {
+	c.out.need, c.out.needed = what, n
+	c.waitFor(&c.writable, c.canSend)
+	return c.sendError()
+}
+
+// sendError returns the reason why nothing can be written any more, or nil. mu is held.
+func (c *Conn) sendError() error {
+	switch {
+	case c.closed:
+		return net.ErrClosed
+	case c.writeDeadline.expired:
+		return errTimeout
+	case c.failed:
+		return c.err
+	case c.writeShut || c.peerGone:
+		return syscall.EPIPE
+	}
+	return nil
+}
+
+// tryToSend is waitSender without waiting. done is false if there is not yet what is needed.
+func (c *Conn) tryToSend() (done bool) {
+	s := &c.out
+	switch {
+	case c.sendError() != nil:
 		return true
-	})
-	return err
+	case s.need == needMessage:
+		done = s.ready(c)
+	case s.need == needSpace:
+		done = s.hasSpace(s.needed)
+	case s.need == needWriteAt:
+		done = c.canWriteAt(s.needed)
+	default:
+		done = true
+	}
+	s.waited = s.waited || !done
+	return done
 }
 
 // sendBuffered sends the first n bytes of the send buffer's free space. The caller has copied data
@@ -276,7 +340,7 @@ func (c *Conn) sendBuffered(n int) (sent int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for sent < n {
-		if err := c.waitSender(func() bool { return c.out.ready(c) }); err != nil {
+		if err := c.waitSender(needMessage, 0); err != nil {
 			return sent, err
 		}
 		k := min(n-sent, maxTransfer, int(min(c.out.targets[0].length, maxTransfer)))
@@ -292,23 +356,23 @@ func (c *Conn) sendBuffered(n int) (sent int, err error) {
 func (c *Conn) waitSpace(want int) (room []byte, busy bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	err = c.waitSender(func() bool { return len(c.out.buf)-c.out.used >= min(want, lowWater) })
+	err = c.waitSender(needSpace, min(want, lowWater))
 	if err != nil {
 		return nil, false, err
 	}
 	return c.out.freeSpace(), c.out.used >= maxTransfer/2, nil
 }
 
-// firstTransferSize returns the size of the first message of a Write. If the last Write had to
-// wait, the peer still has data to read. A small first message then gains nothing.
-func (c *Conn) firstTransferSize() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	waited := c.out.waited
-	if c.out.waited = false; waited {
-		return maxTransfer
+// firstSize returns the size of the first message of a Write. If the last Write had to wait, the
+// peer still has data to read. If the peer has sent nothing since, the application sends a stream,
+// and does not wait for an answer. In both cases a small first message gains nothing. mu is held.
+func (s *sender) firstSize() int {
+	small := s.replied && !s.waited
+	s.waited, s.replied = false, false
+	if small {
+		return firstTransfer
 	}
-	return firstTransfer
+	return maxTransfer
 }
 
 // Write sends b. It returns when the last byte is in the send buffer, or with an error and the
@@ -327,7 +391,7 @@ func (c *Conn) write(b []byte) (total int, err error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for total < len(b) {
-			if err := c.waitSender(func() bool { return c.out.ready(c) }); err != nil {
+			if err := c.waitSender(needMessage, 0); err != nil {
 				return total, err
 			}
 			k := int(min(uint32(len(b)-total), c.out.targets[0].length))
@@ -339,9 +403,12 @@ func (c *Conn) write(b []byte) (total int, err error) {
 	if len(b) == 0 {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return 0, c.waitSender(func() bool { return true })
+		return 0, c.waitSender(needOpen, 0)
 	}
-	for piece := c.firstTransferSize(); total < len(b); piece = min(2*piece, maxTransfer) {
+	c.mu.Lock()
+	piece := c.out.firstSize()
+	c.mu.Unlock()
+	for ; total < len(b); piece = min(2*piece, maxTransfer) {
 		room, busy, err := c.waitSpace(len(b) - total)
 		if err != nil {
 			return total, err

@@ -221,6 +221,9 @@ func (l *tcpLane) receive(phase *phase) error {
 func (l *tcpLane) readSome(phase *phase, b []byte) error {
 	n, err := l.conn.Read(b)
 	l.read += int64(n)
+	if err == nil { // what follows allocates
+		return nil
+	}
 	if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() && phase.ctx.Err() == nil {
 		return l.conn.SetReadDeadline(time.Time{})
 	}
