@@ -228,8 +228,8 @@ func TestBackendWriteBeforeRead(t *testing.T) {
 	})
 }
 
-// TestBackendEndsWhenQPIsClosed: a copy that runs for a QP has ended when the QP is closed or reset:
-// the program may then use the memory for something else.
+// TestBackendEndsWhenQPIsClosed: a copy that runs for a QP has ended when the QP is closed or
+// reset: the program may then use the memory for something else.
 func TestBackendEndsWhenQPIsClosed(t *testing.T) {
 	for name, end := range map[string]func(qp *verbs.QP) error{
 		"close": (*verbs.QP).Close,

@@ -20,8 +20,9 @@ type Injector interface {
 	// modify_qp is followed by a colon and the new state, such as "modify_qp:rtr". qp is nil unless
 	// the call is one of a QP.
 	Call(name string, qp *QP) syscall.Errno
-	// Send returns the status with which a send request that was posted fails when it is executed. Nothing of it is sent then. fails says that the request fails anyway, or is flushed: a
-	// status has no effect then.
+	// Send returns the status with which a send request that was posted fails when it is executed.
+	// Nothing of it is sent then. fails says that the request fails anyway, or is flushed: a status
+	// has no effect then.
 	Send(qp *QP, wr *SendWR, fails bool) WCStatus
 	// Recv returns the status with which the message fails that will consume a receive request of a
 	// QP: WCLocProtErr, WCLocLenErr, or WCSuccess.

@@ -269,8 +269,9 @@ func (pd *PD) quiesce(mr *MR) {
 	}
 }
 
-// quiesceQPs takes and releases the lock of each QP that uses the PD's regions, and waits until what
-// was looked up is copied, if a backend copies it. mr, if not nil, is removed from the QPs' caches.
+// quiesceQPs takes and releases the lock of each QP that uses the PD's regions, and waits until
+// what was looked up is copied, if a backend copies it. mr, if not nil, is removed from the QPs'
+// caches.
 func (pd *PD) quiesceQPs(mr *MR) {
 	for _, qp := range pd.passQPs(mr) {
 		qp.lock()

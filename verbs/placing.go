@@ -485,8 +485,8 @@ func (qp *QP) endPlacing() {
 	}
 }
 
-// awaitCopies waits until the copies and atomics of a region have ended that run or are queued; with
-// nil, those of all regions. The QP is locked, but not meanwhile.
+// awaitCopies waits until the copies and atomics of a region have ended that run or are queued;
+// with nil, those of all regions. The QP is locked, but not meanwhile.
 func (qp *QP) awaitCopies(mr *MR) {
 	if qp.extra == nil {
 		return

@@ -350,9 +350,9 @@ func (qp *QP) query() (QPAttr, QPInitAttr, error) {
 
 // Close destroys the QP (ibv_destroy_qp). Posted work requests are dropped without completion;
 // completions in a CQ stay. Queued asynchronous events of the QP are dropped. Close waits until
-// those that TryGetAsyncEvent returned are acknowledged, and until a copy of a Backend has ended that
-// runs for the QP. The error is ErrBusy while the QP is
-// attached to a multicast group or has a flow, and ErrClosed after the first Close.
+// those that TryGetAsyncEvent returned are acknowledged, and until a copy of a Backend has ended
+// that runs for the QP. The error is ErrBusy while the QP is attached to a multicast group or has a
+// flow, and ErrClosed after the first Close.
 func (qp *QP) Close() error {
 	if err := qp.faultCall("destroy_qp"); err != nil {
 		return err

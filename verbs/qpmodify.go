@@ -10,8 +10,8 @@ package verbs
 // follows if EnSQDAsyncNotify was set.
 //
 // A transition to ERR flushes all posted work requests, in order. A transition to RESET drops them
-// without completion, clears the attributes, and removes the QP's completions from its CQs. It waits
-// for a copy of a Backend that runs for the QP.
+// without completion, clears the attributes, and removes the QP's completions from its CQs. It
+// waits for a copy of a Backend that runs for the QP.
 func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	if err := qp.faultCall(modifyName(attr, mask)); err != nil {
 		return err

@@ -137,8 +137,8 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// TestStallClose: a CQ that is closed while it is stalled gets no completion, neither when the stall
-// would have ended nor from a goroutine that was about to add one.
+// TestStallClose: a CQ that is closed while it is stalled gets no completion, neither when the
+// stall would have ended nor from a goroutine that was about to add one.
 func TestStallClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := stations(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// A completion counter of the peer's WRITEs counts those of its application, also empty ones. It does
-// not count the empty ones of the set-up: the ready-to-receive message, and those that an
+// A completion counter of the peer's WRITEs counts those of its application, also empty ones. It
+// does not count the empty ones of the set-up: the ready-to-receive message, and those that an
 // initiator sends until it receives something, which may be long on a busy machine.
 func TestWritesCounted(t *testing.T) {
 	imm := func(p *peer) []byte {

@@ -36,7 +36,8 @@ type responses struct {
 func (r *responses) reset(depth uint8) { *r = responses{depth: depth} }
 
 // pushRead queues the response to a READ with the DDP header at the start of b. It returns false if
-// the peer exceeds the IRD. placed is the mark of what the peer has written before. rtr says that the READ is the ready-to-receive message.
+// the peer exceeds the IRD. placed is the mark of what the peer has written before. rtr says that
+// the READ is the ready-to-receive message.
 func (r *responses) pushRead(b []byte, h *rdmap.ReadRequestHeader, placed uint64, rtr bool) bool {
 	p := r.push(b)
 	if p != nil {

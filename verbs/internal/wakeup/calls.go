@@ -17,8 +17,8 @@ func (c *Calls) Start(clock Clock, run func()) {
 	clock.Go(run)
 }
 
-// Current returns a channel that is closed when the current call has returned. It returns nil if the
-// goroutine does not run.
+// Current returns a channel that is closed when the current call has returned. It returns nil if
+// the goroutine does not run.
 func (c *Calls) Current() <-chan struct{} {
 	if c.running && c.returned == nil {
 		c.returned = make(chan struct{})

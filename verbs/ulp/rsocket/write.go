@@ -292,8 +292,8 @@ const (
 	needWriteAt             // WriteAt can make progress
 )
 
-// waitSender waits until there is what the writer needs, or until writing has ended. n is a number of
-// bytes. mu and writing are held.
+// waitSender waits until there is what the writer needs, or until writing has ended. n is a number
+// of bytes. mu and writing are held.
 func (c *Conn) waitSender(what need, n int) error {
 	c.out.need, c.out.needed = what, n
 	c.waitFor(&c.writable, c.canSend)

@@ -18,7 +18,7 @@ var (
 	sentDesc          = desc("sent_frames", "Frames that were passed on to the port.")
 	sentBytesDesc     = desc("sent_bytes", "Bytes of these.")
 	droppedDesc       = desc("dropped_frames", "Frames that the port's link did not take.")
-	refusedDesc       = desc("refused_frames", "Frames from the port that the network of --fabric did not take: too long, or its adapter is full.")
+	refusedDesc       = desc("refused_frames", "Frames of the port that the network did not take: too long, or its adapter is full.")
 )
 
 // Of the network of --fabric, by the node and the neighbour of an output port.

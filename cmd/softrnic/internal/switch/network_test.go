@@ -76,8 +76,8 @@ func newNetworked(t *testing.T, cfg *fabric.Config, n int) (*Switch, []*wire) {
 	return s, hosts
 }
 
-// TestNetworkTimes: frames take the time of the network's cables. Two that meet wait for each other.
-// Frames to all take it too.
+// TestNetworkTimes: frames take the time of the network's cables. Two that meet wait for each
+// other. Frames to all take it too.
 func TestNetworkTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, hosts := newNetworked(t, &fabric.Config{Topology: fabric.Star(3), Link: fabric.Link{Rate: 8e6, Delay: time.Millisecond}}, 3)

@@ -159,8 +159,8 @@ func (a *analysis) requesterOf(w *flow, psn uint32) *flow {
 	return found
 }
 
-// mayLack reports whether a PSN may belong to packets in front of the first one of the capture: that
-// one does not begin a message, and nothing is acknowledged.
+// mayLack reports whether a PSN may belong to packets in front of the first one of the capture:
+// that one does not begin a message, and nothing is acknowledged.
 func (q *requester) mayLack(psn uint32) bool {
 	return q.midst && q.una == q.first && wire.PSNDiff(psn, q.first) < 0 && wire.PSNDiff(psn, q.first) > -maxRing
 }

@@ -233,8 +233,8 @@ func (a *analysis) leftOut(q *requester, f *frame, p *wire.Packet, to uint32) {
 	}
 }
 
-// probe reports whether only one packet has come again after a timeout, and much later the first one
-// of a new message. Its sender waits for the answer to the one, and still sends what is posted.
+// probe reports whether only one packet has come again after a timeout, and much later the first
+// one of a new message. Its sender waits for the answer to the one, and still sends what is posted.
 func (a *analysis) probe(q *requester, f *frame, p *wire.Packet) bool {
 	return q.probed != 0 && p.Opcode.Info().First() && !a.within(f.time-q.probed, leastTimeout)
 }

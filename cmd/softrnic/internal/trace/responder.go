@@ -263,7 +263,8 @@ func (a *analysis) sequence(w, o *flow, f *frame, p *wire.Packet) {
 }
 
 // executed returns the number of READs and atomics right behind a packet that came again. The
-// acknowledgement of its repetition ends there if their responses were lost, and its MSN counts them.
+// acknowledgement of its repetition ends there if their responses were lost, and its MSN counts
+// them.
 func (q *requester) executed(psn uint32) (n uint32) {
 	s := q.at(psn)
 	for s != nil && s.again && n < maxMissing {

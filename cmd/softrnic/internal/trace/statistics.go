@@ -41,8 +41,8 @@ func (s *statistics) roundTrip(ns int64) {
 	_ = s.trips.RecordValue(min(max(ns, 100), longestTrip)) // always within the limits
 }
 
-// tooSoon reports whether an answer that comes so long after a packet is not to that packet: it takes
-// much less than every answer so far.
+// tooSoon reports whether an answer that comes so long after a packet is not to that packet: it
+// takes much less than every answer so far.
 func (s *statistics) tooSoon(ns int64) bool { return s.trips != nil && ns < s.shortest/2 }
 
 // trip returns a quantile of the round trips, or 0 if there was none.
