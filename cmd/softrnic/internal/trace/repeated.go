@@ -172,6 +172,9 @@ func (a *analysis) reason(w *flow, f *frame, p *wire.Packet, s *sent) {
 			// Packets of the response may have been lost or reordered after the point of capture.
 			l = doubtful
 		}
+		if w.peer == nil && len(a.unpaired[pair{w.dst, w.src}]) > 0 {
+			l = doubtful // a NAK may have come in a flow that is not known to be the answer to this one
+		}
 		a.report(l, w, f.number, "repeats packet %d, and nothing asked for it", s.number)
 		q.why, q.run = "and nothing asked for it", f.number
 		return
