@@ -4,10 +4,13 @@ package dropin
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -52,20 +55,35 @@ func TestLibfabric(t *testing.T) {
 				counters[side] = filepath.Join(dir, fmt.Sprintf("counters%d", i))
 			}
 			line := slices.Concat([]string{softrnic, "run", "--link", "kernel:veth0", "--", "fi_pingpong"}, p)
-			s, c := w.command(ctx, 0, line...), w.command(ctx, 1, append(line, addresses[0])...)
-			s.Env, c.Env = append(s.Env, "SOFTRNIC_COUNTERS="+counters[0]), append(c.Env, "SOFTRNIC_COUNTERS="+counters[1])
-			said, ended := proc.Start(t, s)
-			if err := listensAt(w.pids[0], port, ended); err != nil {
-				t.Fatalf("%v\n%s", err, said.String())
-			}
-			out, err := c.CombinedOutput()
-			if err != nil {
-				cancel()
-			}
-			if serverErr := <-ended; err != nil || serverErr != nil {
+			for tries := 5; ; tries-- {
+				s, c := w.command(ctx, 0, line...), w.command(ctx, 1, append(line, addresses[0])...)
+				s.Env, c.Env = append(s.Env, "SOFTRNIC_COUNTERS="+counters[0]), append(c.Env, "SOFTRNIC_COUNTERS="+counters[1])
+				said, ended := proc.Start(t, s)
+				if err := listensAt(w.pids[0], port, ended); err != nil {
+					t.Fatalf("%v\n%s", err, said.String())
+				}
+				out, err := c.CombinedOutput()
+				if err != nil {
+					cancel()
+				}
+				serverErr := <-ended
+				if err == nil && serverErr == nil {
+					break
+				}
+				if err == nil && rxmCrashed(p, serverErr) && tries > 0 {
+					t.Logf("server: %v: trying again", serverErr)
+					continue
+				}
 				t.Fatalf("server: %v, client: %v\n%s\n%s", serverErr, err, said.String(), out)
 			}
 			carried(t, counters, 2*bytes)
 		})
 	}
+}
+
+// rxmCrashed says whether a server has ended as libfabric 2.1's ofi_rxm sometimes does after its peer
+// has disconnected: it posts a receive request to an endpoint that it has closed (SUITES.md).
+func rxmCrashed(args []string, err error) bool {
+	var exit *exec.ExitError
+	return strings.Contains(args[1], "ofi_rxm") && errors.As(err, &exit) && exit.ExitCode() == 128+int(syscall.SIGSEGV)
 }

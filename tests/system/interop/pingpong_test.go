@@ -128,12 +128,12 @@ func (p pingpong) capture(t *testing.T) string {
 // tries repeats a ping-pong with rxe, at most twice, if it ends as rxeRepeats or lost describe.
 func tries(t *testing.T, try func() (again bool)) {
 	t.Helper()
-	for range 3 {
+	for range 10 {
 		if !try() {
 			return
 		}
 	}
-	t.Error("three times")
+	t.Error("ten times")
 }
 
 // exit is how a program of the kernel's ended.
