@@ -125,7 +125,7 @@ func (p pingpong) capture(t *testing.T) string {
 	return name
 }
 
-// tries repeats a ping-pong with rxe, at most twice, if it ends as rxeRepeats or lost describe.
+// tries repeats a ping-pong with rxe, at most ten times, if it ends as rxeRepeats or lost describe.
 func tries(t *testing.T, try func() (again bool)) {
 	t.Helper()
 	for range 10 {
