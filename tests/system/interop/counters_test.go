@@ -94,7 +94,7 @@ func (b *books) balance(check func(ours, rxes counters) error) {
 }
 
 // packets checks that each side has received the packets of the other, except for the link's
-// impairments, and without these their bytes. Before Linux 7.2 rxe does not count bytes.
+// impairments, and without these their bytes, if rxe counts them: see peer.CountsBytes.
 func (b *books) packets(ours, rxes counters) error {
 	in, out := b.link.Counters()
 	for _, way := range []struct {
@@ -291,6 +291,9 @@ func TestCounters(t *testing.T) {
 		return l, openSoftRNIC(t, l, nil)
 	}
 	linux := openKernel(t, p)
+	if _, counted := linux.(kernel).Counters()["sent_bytes"]; counted != p.Kernel.Has(peer.CountsBytes) {
+		t.Errorf("rxe counts bytes: %v, the table of kernels says %v", counted, !counted)
+	}
 	for _, e := range countedExchanges(t) {
 		t.Run(e.name, func(t *testing.T) {
 			if (e.asRxe != nil) != (e.why != "") {

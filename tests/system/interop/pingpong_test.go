@@ -173,10 +173,14 @@ func ended(t *testing.T, p *peer.Peer, program *control.Process, exited chan exi
 
 // rxeRepeats reports whether rxe repeats a request to a QP that no longer exists. rxe drops an
 // acknowledgement that arrives while it is about to repeat the request. On an emulated CPU this
-// happens without loss, if 67 ms are not enough. rxe treats the seven retries of these programs as
-// unlimited. The last ping-pong allows the peer to end, and a peer that has ended never answers.
+// happens without loss, if 67 ms are not enough. The seven retries of these programs are without
+// end: see peer.RetriesEndlessly. The last ping-pong allows the peer to end, and a peer that has
+// ended never answers.
 func rxeRepeats(t *testing.T, p *peer.Peer) bool {
 	t.Helper()
+	if !p.Kernel.Has(peer.RetriesEndlessly) {
+		return false
+	}
 	retries := func() (n int) {
 		n, err := strconv.Atoi(strings.TrimSpace(p.Run(t, "cat /sys/class/infiniband/rxe0/ports/1/hw_counters/completer_retry_err")))
 		if err != nil {
