@@ -1,6 +1,6 @@
 #!/bin/sh
-# Versions: rdma-core 44.0 (Debian 12), 56.1 (Debian 13) and 65.0 (sid). It needs curl, gcc, dpkg-deb
-# and objdump, and an x86-64 Linux with libc's headers.
+# Versions: rdma-core 44.0 (Debian 12), 56.1 (Debian 13) and 65.0 (sid). It needs curl, gcc,
+# dpkg-deb and objdump, and an x86-64 Linux with libc's headers.
 #
 # Guess: the public structures of <infiniband/verbs.h> keep their sizes while the library is
 # libibverbs.so.1, so that one C file may assert them, and two objects may pass them to each other.
