@@ -51,10 +51,11 @@ func exports(t *testing.T, file string) map[symbol]elf.SymType {
 var privateVersion = regexp.MustCompile(`^IBVERBS_PRIVATE_(\d+)$`)
 
 // Our libraries have every symbol of the installed libraries, with the same version and the same
-// default.
+// default. Those that are new in an rdma-core newer than the newest known one are logged:
+// TestSymbolsOfOtherReleases has the others.
 func TestSymbolsOfInstalledLibrary(t *testing.T) {
 	gate.System(t)
-	dir := build(t)
+	dir, release := build(t), installedRelease("libibverbs1")
 	for _, lib := range []string{"libibverbs.so.1", "librdmacm.so.1"} {
 		needs(t, filepath.Join(installed, lib), "libibverbs1 and librdmacm1")
 		ours, theirs := exports(t, filepath.Join(dir, lib)), exports(t, filepath.Join(installed, lib))
@@ -66,7 +67,7 @@ func TestSymbolsOfInstalledLibrary(t *testing.T) {
 				continue
 			}
 			if got, ok := ours[s]; !ok {
-				t.Errorf("%s lacks %s@%s (hidden: %v)", lib, s.name, s.version, s.hidden)
+				complain(t, release, false, "%s lacks %s@%s (hidden: %v)", lib, s.name, s.version, s.hidden)
 			} else if got != kind {
 				t.Errorf("%s: %s@%s is %v, and %v in the installed one", lib, s.name, s.version, got, kind)
 			}

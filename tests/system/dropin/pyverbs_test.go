@@ -46,25 +46,63 @@ func pyverbsModules(t *testing.T) (modules []string) {
 // expected is the result of a test of pyverbs that does not end with ok, and the reason.
 type expected struct{ result, reason string }
 
-// pyverbsExpected reads testdata/pyverbs.txt.
-func pyverbsExpected(t *testing.T) map[string]expected {
+// pyverbsKnown are the tests of known releases of pyverbs, and the results of those that do not end
+// with ok.
+type pyverbsKnown struct {
+	tests    map[string]bool
+	expected map[string]expected
+}
+
+// readPyverbsKnown reads testdata/pyverbs_tests.txt and pyverbs.txt.
+func readPyverbsKnown(t *testing.T) pyverbsKnown {
 	t.Helper()
-	text, err := os.ReadFile("testdata/pyverbs.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	of := map[string]expected{}
-	for line := range strings.Lines(string(text)) {
-		if f := strings.SplitN(strings.TrimSpace(line), " ", 3); len(f) == 3 && f[0] != "#" {
-			of[f[1]] = expected{f[0], f[2]}
+	k := pyverbsKnown{map[string]bool{}, map[string]expected{}}
+	for file, take := range map[string]func(line string){
+		"testdata/pyverbs_tests.txt": func(line string) { k.tests[line] = true },
+		"testdata/pyverbs.txt": func(line string) {
+			if f := strings.SplitN(line, " ", 3); len(f) == 3 {
+				k.expected[f[1]] = expected{f[0], f[2]}
+			}
+		},
+	} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if line = strings.TrimSpace(line); !strings.HasPrefix(line, "#") {
+				take(line)
+			}
 		}
 	}
-	return of
+	return k
+}
+
+// wrong says what is wrong with the result of a test, or "".
+func (k pyverbsKnown) wrong(test, result string) string {
+	switch want, ok := k.expected[test]; {
+	case !ok && result != "ok":
+		return "want ok"
+	case ok && want.result != result && want.result != "any":
+		return fmt.Sprintf("testdata/pyverbs.txt has it as %s: %s", want.result, want.reason)
+	}
+	return ""
+}
+
+// module reports whether a known release has tests in a module.
+func (k pyverbsKnown) module(name string) bool {
+	for test := range k.tests {
+		if strings.HasPrefix(test, name+".") {
+			return true
+		}
+	}
+	return false
 }
 
 // TestPyverbs runs the tests of pyverbs, in the long run those of all modules. It uses sockets of
 // the loopback interface, with the interface's first address. Some tests ask the kernel for that.
-// Each must end as testdata/pyverbs.txt says, or with ok if it is not listed.
+// Each must end as testdata/pyverbs.txt says, or with ok if it is not listed. Those that are new in
+// a pyverbs newer than the newest known one are logged if they do not.
 func TestPyverbs(t *testing.T) {
 	gate.System(t)
 	const args = "--link kernel:lo --addr 127.0.0.1 --sysfs on"
@@ -80,7 +118,7 @@ func TestPyverbs(t *testing.T) {
 	if os.Getenv("SOFTRNIC_LONG") != "" {
 		modules = pyverbsModules(t)
 	}
-	want := pyverbsExpected(t)
+	known, release := readPyverbsKnown(t), installedRelease("python3-pyverbs")
 	total := map[string]int{}
 	counts := "| module | ok | skipped | failed |\n|---|---|---|---|\n"
 	for _, module := range modules {
@@ -90,7 +128,8 @@ func TestPyverbs(t *testing.T) {
 			out, err := runner(ctx, t, dir, args, "python3", filepath.Join(dir, "run_pyverbs.py"), dir, module, "softrnic0",
 				"1").CombinedOutput()
 			if err != nil {
-				t.Fatalf("%v\n%s", err, out)
+				complain(t, release, known.module(module), "%s: %v\n%s", module, err, out)
+				return
 			}
 			count := map[string]int{}
 			for line := range strings.Lines(string(out)) {
@@ -99,16 +138,12 @@ func TestPyverbs(t *testing.T) {
 					continue
 				}
 				count[f[0]]++
-				w, ok := want[f[1]]
-				switch {
-				case !ok && f[0] != "ok":
-					t.Errorf("%s\nwant ok\n%s", line, out)
-				case ok && w.result != f[0] && w.result != "any":
-					t.Errorf("%s\ntestdata/pyverbs.txt has it as %s: %s", line, w.result, w.reason)
+				if wrong := known.wrong(f[1], f[0]); wrong != "" {
+					complain(t, release, known.tests[f[1]], "%s\n%s\n%s", line, wrong, out)
 				}
 			}
 			if len(count) == 0 {
-				t.Errorf("no test was run\n%s", out)
+				complain(t, release, known.module(module), "%s: no test was run\n%s", module, out)
 			}
 			t.Log(count)
 			for result, n := range count {
