@@ -51,6 +51,7 @@ type Kernel struct {
 	Linux    version
 	RDMACore version
 	Traits   []Trait
+	Newer    bool // a machine's Linux is newer than the table
 }
 
 // Has reports whether the kernel has a trait.
@@ -118,6 +119,7 @@ func identify(packages string) (row Kernel, versions string, news []string, err 
 			linuxFull, kernels[0].Linux)
 	}
 	if linux.compare(newest.Linux) > 0 {
+		row.Newer = true
 		news = append(news, fmt.Sprintf("Linux %s, newer than %v, the newest of the table of kernels", linuxFull, newest.Linux))
 	}
 	if core.compare(newest.RDMACore) > 0 {

@@ -26,8 +26,9 @@ func TestIdentify(t *testing.T) {
 			[]string{"Linux 99.3-1, newer than", "rdma-core 99.0-1, newer than"}},
 	} {
 		row, versions, news, err := identify(c.packages)
-		if err != nil || row.Linux.String() != c.linux || versions != c.versions || !slices.EqualFunc(news, c.news, strings.HasPrefix) {
-			t.Errorf("%q is Linux %v, %q, with news %q and error %v", c.packages, row.Linux, versions, news, err)
+		if err != nil || row.Linux.String() != c.linux || versions != c.versions || !slices.EqualFunc(news, c.news, strings.HasPrefix) ||
+			row.Newer != (len(c.news) > 0) {
+			t.Errorf("%q is Linux %v (newer: %v), %q, with news %q and error %v", c.packages, row.Linux, row.Newer, versions, news, err)
 		}
 	}
 	for _, packages := range []string{"", "libibverbs1_44.0-2\n", "libibverbs1_44.0-2\nlinux-image-5.10_5.10.1-1\n"} {
