@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
 
@@ -43,6 +44,7 @@ func complain(t testing.TB, release int, known bool, format string, args ...any)
 
 // TestNews: what a release newer than the newest known one has does not fail by its version alone.
 func TestNews(t *testing.T) {
+	gate.System(t)
 	for _, c := range []struct {
 		version string
 		release int
@@ -62,6 +64,7 @@ func TestNews(t *testing.T) {
 // TestNewPyverbsTests: a test of a newer pyverbs that no known one has is news, whatever its result.
 // Known ones are judged in each release, as are all tests of known releases.
 func TestNewPyverbsTests(t *testing.T) {
+	gate.System(t)
 	known := readPyverbsKnown(t)
 	for test := range known.expected {
 		if !known.tests[test] {
