@@ -81,8 +81,8 @@ func TestLibfabric(t *testing.T) {
 	}
 }
 
-// rxmCrashed says whether a server has ended as libfabric 2.1's ofi_rxm sometimes does after its peer
-// has disconnected: it posts a receive request to an endpoint that it has closed (SUITES.md).
+// rxmCrashed says whether a server has ended as libfabric 2.1's ofi_rxm sometimes does after its
+// peer has disconnected: it posts a receive request to an endpoint that it has closed (SUITES.md).
 func rxmCrashed(args []string, err error) bool {
 	var exit *exec.ExitError
 	return strings.Contains(args[1], "ofi_rxm") && errors.As(err, &exit) && exit.ExitCode() == 128+int(syscall.SIGSEGV)

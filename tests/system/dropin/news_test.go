@@ -61,8 +61,8 @@ func TestNews(t *testing.T) {
 	}
 }
 
-// TestNewPyverbsTests: a test of a newer pyverbs that no known one has is news, whatever its result.
-// Known ones are judged in each release, as are all tests of known releases.
+// TestNewPyverbsTests: a test of a newer pyverbs that no known one has is news, whatever its
+// result. Known ones are judged in each release, as are all tests of known releases.
 func TestNewPyverbsTests(t *testing.T) {
 	gate.System(t)
 	known := readPyverbsKnown(t)

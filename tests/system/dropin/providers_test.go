@@ -53,8 +53,8 @@ func standIn(t *testing.T, lib string) string {
 }
 
 // The stand-ins have every symbol that the installed perftest and UCX need from the vendors'
-// libraries, and every symbol of the installed libraries, with their versions. Those that are new in
-// an rdma-core newer than the newest known one are logged. TestHeadersOfOtherReleases has the
+// libraries, and every symbol of the installed libraries, with their versions. Those that are new
+// in an rdma-core newer than the newest known one are logged. TestHeadersOfOtherReleases has the
 // libraries of a later release.
 func TestSymbolsOfProviders(t *testing.T) {
 	gate.System(t)

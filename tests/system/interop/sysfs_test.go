@@ -56,8 +56,8 @@ func asPeer(ctx context.Context, t *testing.T, p *peer.Peer, script string, args
 }
 
 // TestSysfsTree compares the entries of sysfs for the devices of softrnic run with those of the
-// kernel's rxe and siw: paths, links, modes and contents. Each difference has a reason. What a kernel
-// newer than the table of kernels has otherwise is logged.
+// kernel's rxe and siw: paths, links, modes and contents. Each difference has a reason. What a
+// kernel newer than the table of kernels has otherwise is logged.
 func TestSysfsTree(t *testing.T) {
 	gate.System(t)
 	p := peer.Boot(t, peer.Config{ID: 2})[0]
