@@ -4,7 +4,7 @@ import "github.com/softrnic/softrnic/link"
 
 // maxForwarded limits what Forward lets an adapter hold, in bytes on the wire. A NIC behind which
 // something real sends has no more room either.
-const maxForwarded = 16 << 20
+const maxForwarded = 4 << 20
 
 // Forward sends a frame, without its FCS, from the host to another one, or to all others if to is
 // nil. The frame's addresses do not matter: the host stands for something real, which is connected

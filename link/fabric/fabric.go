@@ -141,12 +141,12 @@ type Fabric struct {
 	routes [][]uint16 // by the index of a destination's switch; nil: not known; see node.ways
 	search search
 
-	now          instant
-	order        uint64 // number of the event that is being handled
-	origin       origin
-	agenda       agenda
-	handling     bool // an event is being handled
-	small, large *packet
+	now                  instant
+	order                uint64 // number of the event that is being handled
+	origin               origin
+	agenda               agenda
+	handling             bool // an event is being handled
+	small, middle, large *packet
 
 	running   *Process
 	runnable  []*Process

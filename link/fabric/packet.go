@@ -31,13 +31,19 @@ const (
 	pauseFrame = minFrame + overhead
 )
 
-// smallRoom is enough for acknowledgements, which need no large packet.
-const smallRoom = 192
+// Rooms of packets that need no large one: smallRoom is enough for acknowledgements.
+const (
+	smallRoom  = 192
+	middleRoom = 2048
+)
 
 func (f *Fabric) newPacket(n int) *packet {
 	pool, room := &f.small, smallRoom
-	if n > smallRoom {
+	switch {
+	case n > middleRoom:
 		pool, room = &f.large, f.maxFrame()
+	case n > smallRoom:
+		pool, room = &f.middle, middleRoom
 	}
 	p := *pool
 	if p == nil {
@@ -51,8 +57,11 @@ func (f *Fabric) newPacket(n int) *packet {
 
 func (f *Fabric) free(p *packet) {
 	pool := &f.large
-	if len(p.room) == smallRoom {
+	switch len(p.room) {
+	case smallRoom:
 		pool = &f.small
+	case middleRoom:
+		pool = &f.middle
 	}
 	p.next, *pool = *pool, p
 }

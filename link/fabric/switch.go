@@ -23,9 +23,9 @@ func (s *node) receive(p *packet, in *Port) {
 		s.forward(p, in)
 		return
 	}
-	// The first switch makes a copy for each host.
+	// The first switch makes a copy for each host that receives.
 	for _, h := range s.f.hosts {
-		if h.index != p.from {
+		if h.index != p.from && h.receiver != nil {
 			c := s.f.copyOf(p)
 			c.to = h.index
 			s.forward(c, in)

@@ -13,7 +13,7 @@ import (
 // has, and passes its tests.
 func TestReplicated(t *testing.T) {
 	seeds := strconv.Itoa(stacktest.Size(20, 200, 2000))
-	for _, args := range [][]string{{"vet", "."}, {"test", "-count=1", "-v", ".", "-seeds", seeds}} {
+	for _, args := range [][]string{{"vet", "."}, {"test", "-count=1", "-timeout=0", "-v", ".", "-seeds", seeds}} {
 		cmd := exec.Command("go", args...)
 		cmd.Dir = "replicated"
 		cmd.Env = append(os.Environ(), "GOPROXY=off", "GOWORK=off")

@@ -151,8 +151,8 @@ func (n *Node) appendTo(to int) {
 		return
 	}
 	from := n.next[to]
-	entries := n.log[from:min(len(n.log), from+maxEntries)]
-	n.next[to] += len(entries) // if they are lost, the node will say so
+	entries := slices.Clone(n.log[from:min(len(n.log), from+maxEntries)]) // it may wait, and the log change
+	n.next[to] += len(entries)                                            // if they are lost, the node will say so
 	n.tell(to, &Message{Kind: Append, Index: from - 1, LogTerm: n.log[from-1].Term, Commit: n.commit, Entries: entries})
 }
 

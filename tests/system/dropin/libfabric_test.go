@@ -55,7 +55,7 @@ func TestLibfabric(t *testing.T) {
 				counters[side] = filepath.Join(dir, fmt.Sprintf("counters%d", i))
 			}
 			line := slices.Concat([]string{softrnic, "run", "--link", "kernel:veth0", "--", "fi_pingpong"}, p)
-			for tries := 5; ; tries-- {
+			for tries := 2; ; tries-- {
 				s, c := w.command(ctx, 0, line...), w.command(ctx, 1, append(line, addresses[0])...)
 				s.Env, c.Env = append(s.Env, "SOFTRNIC_COUNTERS="+counters[0]), append(c.Env, "SOFTRNIC_COUNTERS="+counters[1])
 				said, ended := proc.Start(t, s)
@@ -72,6 +72,9 @@ func TestLibfabric(t *testing.T) {
 				}
 				if err == nil && rxmCrashed(p, serverErr) && tries > 0 {
 					t.Logf("server: %v: trying again", serverErr)
+					for side := range counters {
+						counters[side] += "again"
+					}
 					continue
 				}
 				t.Fatalf("server: %v, client: %v\n%s\n%s", serverErr, err, said.String(), out)
@@ -85,5 +88,5 @@ func TestLibfabric(t *testing.T) {
 // peer has disconnected: it posts a receive request to an endpoint that it has closed (SUITES.md).
 func rxmCrashed(args []string, err error) bool {
 	var exit *exec.ExitError
-	return strings.Contains(args[1], "ofi_rxm") && errors.As(err, &exit) && exit.ExitCode() == 128+int(syscall.SIGSEGV)
+	return strings.HasPrefix(programs.Version("libfabric-bin"), "2.1.") && strings.Contains(args[1], "ofi_rxm") && errors.As(err, &exit) && exit.ExitCode() == 128+int(syscall.SIGSEGV)
 }

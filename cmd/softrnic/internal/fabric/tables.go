@@ -22,7 +22,7 @@ func (r *run) writeQueues(b *bytes.Buffer) error {
 	fmt.Fprintln(b, "time_us,node,peer,queued_bytes,sent_bytes,utilisation")
 	for _, s := range r.series.queues {
 		p := r.ports[s.id]
-		fmt.Fprintf(b, "%.3f,%s,%s,%d,%d,%.4f\n", micro(r.series.end(s.bin)), p.Node(), p.Peer().Node(), s.queued, s.bytes,
+		fmt.Fprintf(b, "%.3f,%s,%s,%d,%d,%.4f\n", micro(r.series.end(s.bin)), p.Node(), p.Peer().Node(), s.after, s.bytes,
 			float64(s.bytes)*8/p.Rate()/r.series.interval.Seconds())
 	}
 	return nil

@@ -24,8 +24,12 @@ type network struct {
 	sooner  chan struct{} // run has to go on before that
 }
 
-// maxUnused is the most buffers that wait for further arrivals.
-const maxUnused = 1024
+// maxUnused is the most buffers that wait for further arrivals, and maxArrived the most frames that
+// wait for run, as when a link takes long.
+const (
+	maxUnused  = 1024
+	maxArrived = 1 << 14
+)
 
 // arrival is a frame that a place has received.
 type arrival struct {
@@ -47,6 +51,10 @@ func (n *network) add(p *port) (place string, err error) {
 	p.host, n.free = n.free[0], n.free[1:]
 	p.host.Attach(func(frames []link.Frame) {
 		for i := range frames {
+			if len(n.arrived) == maxArrived {
+				p.dropped.Add(uint64(len(frames) - i))
+				return
+			}
 			var room []byte
 			if last := len(n.unused) - 1; last >= 0 {
 				room, n.unused = n.unused[last], n.unused[:last]
@@ -62,6 +70,8 @@ func (n *network) remove(p *port) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	p.host.Attach(nil)
+	p.host.Port().Flush()
+	p.host.Port().Peer().Flush() // what the next port here is not to get
 	i, _ := slices.BinarySearchFunc(n.free, p.host, func(a, b *fabric.Host) int { return a.Index() - b.Index() })
 	n.free = slices.Insert(n.free, i, p.host)
 	p.host = nil

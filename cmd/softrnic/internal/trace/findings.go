@@ -19,6 +19,8 @@ const (
 	note
 	// damage is wrong even if packets may be missing from the capture.
 	damage
+	// unsure is shown as doubtful: it would be wrong, but late packets of the connection may be why.
+	unsure
 )
 
 func (l level) String() string { return [...]string{"WRONG", "DOUBTFUL", "NOTE"}[l] }
@@ -37,15 +39,17 @@ type finding struct {
 // report records a finding. It is added to the line of the current packet, or has its own line if
 // it concerns an earlier one. w is its flow, or nil.
 func (a *analysis) report(l level, w *flow, packet int, format string, args ...any) {
-	damaged := l == damage
+	damaged, pattern := l == damage, l == doubtful
 	switch {
 	case damaged:
 		l = wrong
+	case l == unsure:
+		l = doubtful
 	case l == wrong && a.counts.Dropped+a.counts.Cut > 0:
 		// Dropped or truncated packets may be the cause.
 		l = doubtful
 	}
-	if l == doubtful && w.reordered() && !a.strict {
+	if pattern && w.reordered() && !a.strict {
 		l = note // the pattern is that of the network
 	}
 	f := finding{Level: l, Packet: packet, Text: fmt.Sprintf(format, args...), damage: damaged}

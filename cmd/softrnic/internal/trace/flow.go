@@ -67,10 +67,10 @@ func (w *flow) root() *flow {
 // reordered reports whether a packet of the connection has come after later ones. w may be nil.
 func (w *flow) reordered() bool { return w != nil && (w.late || w.peer != nil && w.peer.late) }
 
-// sure returns wrong, or a lower level if reordering of the connection's packets may be the cause.
+// sure returns wrong, or unsure if reordering of the connection's packets may be the cause.
 func (w *flow) sure() level {
 	if w.disordered || w.peer != nil && w.peer.disordered {
-		return doubtful
+		return unsure
 	}
 	return wrong
 }

@@ -43,7 +43,8 @@ func (*Command) Help() string {
 		"WRONG are packets that contradict a checksum, the protocol or each other, and packets that must exist and are missing from " +
 		"the capture. " +
 		"DOUBTFUL are valid packets that do not fit the pattern of their sender's other packets, for example because one is missing. " +
-		"A NOTE reports a reordered packet, which is normal in networks.\n\n" +
+		"A NOTE reports a reordered packet, which is normal in networks. From then on what breaks the pattern of its connection is a " +
+		"NOTE, too (--in-order: still DOUBTFUL).\n\n" +
 		"Exit status: 0: nothing is WRONG, and each packet was checked, or is not RDMA. 1: something is WRONG, or the capture cannot be " +
 		"read. 2: the command line is wrong. 3: nothing is WRONG, but packets were left out, or could not be checked completely; the last " +
 		"lines say which: IP fragments, encrypted packets, unknown tunnels, packets that the capture has cut or the kernel dropped. " +
