@@ -211,6 +211,9 @@ func TestBackendWriteBeforeRead(t *testing.T) {
 				if n := must(a.SendCQ().Poll(wc[:]))(t); n > 0 {
 					t.Errorf("in process %v: %v is answered before the WRITE has arrived", inProcess, op)
 				}
+				// B may send meanwhile, and returns.
+				ok(t, p.qb.QP().PostSend(&verbs.SendWR{Opcode: verbs.RDMAWrite, SGList: []verbs.SGE{plain.SGE(16, 8)},
+					RemoteAddr: local.Addr() + 16, RKey: local.RKey()}))
 				pass <- struct{}{}
 				if transport == verbs.RoCEv2 { // the window of unacknowledged packets bounds how much is before it
 					<-entered

@@ -150,6 +150,12 @@ func (qp *QP) deferReport(ch *CompChannel) {
 	}
 }
 
+// lockDeferred locks the QP until unlockDeferred, for a caller that OnEvent functions may wait for.
+func (qp *QP) lockDeferred() {
+	qp.lock()
+	qp.reportFlags |= reportsDeferred
+}
+
 // unlockDeferred is like unlock, and ends the effect of reportsDeferred.
 func (qp *QP) unlockDeferred() {
 	if qp.cqOverrun {

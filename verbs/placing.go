@@ -290,16 +290,17 @@ func (h QPHandle) Update(mr *MR, off int64, f func(uint64) uint64, psn uint32) *
 	return u
 }
 
-// place executes jobs until there are none left.
+// place executes jobs until there are none left. A channel's OnEvent function gets a goroutine of
+// its own, as it may wait for copies (Close).
 func (qp *QP) place() {
-	qp.lock()
+	qp.lockDeferred()
 	p := qp.extra.placing
 	for len(p.jobs) > 0 {
 		j := p.jobs[0]
 		p.jobs[0] = placeJob{}
 		p.jobs = p.jobs[1:]
 		p.now, p.nowOf = j.number, j.mr
-		qp.unlock()
+		qp.unlockDeferred()
 		var orig uint64
 		var err error
 		switch b := j.mr.backing; j.kind {
@@ -311,7 +312,7 @@ func (qp *QP) place() {
 		default:
 			orig, err = b.update(j.off, j.update.f)
 		}
-		qp.lock()
+		qp.lockDeferred()
 		p.now, p.nowOf = 0, nil
 		p.room.Broadcast()
 		switch {
@@ -331,7 +332,7 @@ func (qp *QP) place() {
 		}
 	}
 	p.jobs, p.running = nil, false
-	qp.unlock()
+	qp.unlockDeferred()
 }
 
 // placed ends a write or an atomic.
@@ -483,6 +484,14 @@ func (qp *QP) endPlacing() {
 		x.placing.held, x.placing.sends, x.placing.counts, x.placing.lastWQE = nil, 0, nil, false
 		qp.observed &^= placingData
 	}
+}
+
+// awaitEnd waits until the copies and atomics of a QP have ended, after Close or RESET has dropped
+// those that were queued. modifying is not locked: others may move the QP meanwhile.
+func (qp *QP) awaitEnd() {
+	qp.lock()
+	qp.awaitCopies(nil)
+	qp.unlock()
 }
 
 // awaitCopies waits until the copies and atomics of a region have ended that run or are queued;

@@ -363,6 +363,7 @@ func (qp *QP) Close() error {
 	if err := qp.destroy(); err != nil {
 		return err
 	}
+	qp.awaitEnd()
 	qp.pd.dev.events.discard(&qp.events)
 	qp.release()
 	return nil
@@ -388,7 +389,6 @@ func (qp *QP) destroy() error {
 	qp.endStaging()
 	qp.closed = true
 	qp.inlineMR = nil
-	qp.awaitCopies(nil)
 	qp.unlock()
 	return nil
 }

@@ -16,7 +16,11 @@ func (qp *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	if err := qp.faultCall(modifyName(attr, mask)); err != nil {
 		return err
 	}
-	return qp.modify(attr, mask)
+	err := qp.modify(attr, mask)
+	if err == nil && mask&QPAttrState != 0 && attr.QPState == StateReset {
+		qp.awaitEnd()
+	}
+	return err
 }
 
 // modify is Modify for this package's own use, which no fault hits.
@@ -92,7 +96,6 @@ func (qp *QP) modify(attr *QPAttr, mask QPAttrMask) error {
 		qp.inlineMR = nil
 		qp.draining = false
 		qp.dropCompletions()
-		qp.awaitCopies(nil)
 	default:
 		qp.attr.merge(attr, mask)
 		if mask&QPAttrPort != 0 {

@@ -109,9 +109,10 @@ func (qp *QP) unhide(n uint32) {
 	qp.removeHidden(n)
 }
 
-// stageHidden stages hidden requests in order, until one must wait or none is left.
+// stageHidden stages hidden requests in order, until one must wait or none is left. OnEvent functions
+// get goroutines, as in place.
 func (qp *QP) stageHidden() {
-	qp.lock()
+	qp.lockDeferred()
 	s := qp.extra.staging
 	for qp.hidden() > 0 && qp.stageNext() {
 		if qp.state == StateRTS || qp.state == StateSQD {
@@ -119,7 +120,7 @@ func (qp *QP) stageHidden() {
 		}
 	}
 	s.busy = false
-	qp.unlock()
+	qp.unlockDeferred()
 }
 
 // stageNext stages the first hidden request. It returns false if the request must wait. It unlocks
@@ -140,7 +141,7 @@ func (qp *QP) stageNext() bool {
 	s.bytes += int(wr.length)
 	epoch, length := s.epoch, int(wr.length)
 	s.reading = pieces
-	qp.unlock()
+	qp.unlockDeferred()
 	mem := backing.alloc(length)
 	data, err := mem.b, error(nil)
 	for _, p := range pieces {
@@ -149,7 +150,7 @@ func (qp *QP) stageNext() bool {
 		}
 		data = data[p.n:]
 	}
-	qp.lock()
+	qp.lockDeferred()
 	s.reading = nil
 	s.ended++
 	s.end.Broadcast()

@@ -126,7 +126,8 @@ func (f *Device) add(r Rule) error {
 	defer f.mu.Unlock()
 	f.rules = append(f.rules, a)
 	if r.acts() && r.sel.after > 0 {
-		a.timer = f.dev.Clock().AfterFunc(r.sel.after, func() { f.actLater(a, 0) })
+		clock := f.dev.Clock()
+		a.timer = clock.AfterFunc(r.sel.after, func() { clock.Go(func() { f.actLater(a, 0) }) }) // it may wait for copies
 	}
 	return nil
 }

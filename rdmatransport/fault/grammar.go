@@ -33,7 +33,8 @@ const Grammar = `A rule is WHAT:SELECTORS=EFFECT. The selectors, separated by co
                                      rdma_cm gives DEVICE_REMOVAL
   mr:lkey=0x1234=revoked             a region's keys become invalid; without lkey, those of all regions
 
-post_send counts requests, since a call may fail in the middle of its list. All others count calls.
+post_send counts requests, since a call may fail in the middle of its list. All others count calls;
+a C program's list of receive requests is a call for each 16 of them.
 Rules of calls, completions and outcomes of rdma_cm hit the first match, unless a number or nth says
 which. The others act at once: after=2s lets them wait for a time, and nth=100 for the hundredth send
 request that is posted, whose QP they then hit. none ends all rules before it.`

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 #include "cuda.h"
 
 // Constants of cuda.h, of NVIDIA's toolkit.
@@ -124,10 +125,16 @@ int cuda_find(uint64_t addr, size_t length, struct cuda_memory *m)
 	enum whose first = whose(addr), last = whose(addr + length - 1);
 	if (first != DEVICE && last != DEVICE)
 		return 0;
-	if (first == PROCESSOR || last == PROCESSOR)
+	if (first == PROCESSOR || last == PROCESSOR || addr + length - 1 < addr)
 		return -EFAULT;
-	if (first != DEVICE)
-		addr += length - 1;
+	uint64_t page = sysconf(_SC_PAGESIZE), end = addr + length - 1;
+	if (first != DEVICE) {
+		if (whose((addr | (page - 1)) < end ? addr | (page - 1) : end) != DEVICE)
+			return -EFAULT;
+		addr = end;
+	} else if (last != DEVICE && whose((end & ~(page - 1)) > addr ? end & ~(page - 1) : addr) != DEVICE) {
+		return -EFAULT;
+	}
 	*m = (struct cuda_memory){0};
 	int ordinal = 0;
 	if (cu.PointerGetAttribute(&m->context, ATTRIBUTE_CONTEXT, addr) || !m->context) {

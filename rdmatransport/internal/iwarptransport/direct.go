@@ -98,7 +98,7 @@ func (q *qp) MoveSome() direct.Result {
 		wr := q.h.Send(0)
 		switch {
 		case s.responses.n > 0 && !s.cursor.is(partlyMoved):
-			return direct.Changed // responses go first, and one may just have become due
+			return direct.Waits // responses go first: transmit sends what is due, or is called when it is
 		case isRead(wr.Opcode) && c.received != d.sent:
 			return direct.Waits // the response must not overtake the peer's earlier data
 		case isRead(wr.Opcode) && p.h.Placing():
