@@ -86,7 +86,8 @@ apt="apt-get -qq -o Dir::Etc::sourcelist=$dir/list -o Dir::Etc::sourceparts=$dir
 dissect() {
 	"$(find root -name ld-linux-x86-64.so.2 | head -n 1)" \
 		--library-path root/lib/x86_64-linux-gnu:root/usr/lib/x86_64-linux-gnu root/usr/bin/tshark "$@" -r capture.pcap -T fields \
-		-E separator='|' -e infiniband.bth.opcode -e data.len -e infiniband.invariant.crc -e _ws.malformed >fields 2>errors || { cat errors >&2; exit 2; }
+		-E separator='|' -e infiniband.bth.opcode -e data.len -e infiniband.invariant.crc -e _ws.malformed \
+		>fields 2>errors || { cat errors >&2; exit 2; }
 	paste -d '|' names fields
 }
 {

@@ -15,8 +15,9 @@ import (
 // return when the copy is complete. Calls for different QPs run concurrently, and no lock of a
 // device is held meanwhile. An error, or fewer bytes than len(p), fails the work request: with
 // WCLocProtErr on this side, and at a peer with WCRemOpErr. After Close of the region has returned,
-// no copy or atomic runs or starts; a Stager may still get memory back. Close and RESET of a QP wait
-// for its copies too, so that these functions must not call them, nor change or close a region.
+// no copy or atomic runs or starts; a Stager may still get memory back. Close and RESET of a QP
+// wait for its copies too, so that these functions must not call them, nor change or close a
+// region.
 //
 // A backend may implement these further interfaces. They are found by a type assertion when the
 // region is registered:

@@ -109,8 +109,8 @@ func (qp *QP) unhide(n uint32) {
 	qp.removeHidden(n)
 }
 
-// stageHidden stages hidden requests in order, until one must wait or none is left. OnEvent functions
-// get goroutines, as in place.
+// stageHidden stages hidden requests in order, until one must wait or none is left. OnEvent
+// functions get goroutines, as in place.
 func (qp *QP) stageHidden() {
 	qp.lockDeferred()
 	s := qp.extra.staging

@@ -9,8 +9,8 @@ import (
 	"github.com/softrnic/softrnic/link/linktest"
 )
 
-// TestForward: a host that stands for something real sends frames with any addresses, to one host or
-// to all that receive. What does not fit is refused.
+// TestForward: a host that stands for something real sends frames with any addresses, to one host
+// or to all that receive. What does not fit is refused.
 func TestForward(t *testing.T) {
 	f := newFabric(t, &fabric.Config{Topology: fabric.Star(4), MTU: 1500})
 	a, b, c, d := f.Hosts()[0], f.Hosts()[1], f.Hosts()[2], f.Hosts()[3]

@@ -88,5 +88,6 @@ func TestLibfabric(t *testing.T) {
 // peer has disconnected: it posts a receive request to an endpoint that it has closed (SUITES.md).
 func rxmCrashed(args []string, err error) bool {
 	var exit *exec.ExitError
-	return strings.HasPrefix(programs.Version("libfabric-bin"), "2.1.") && strings.Contains(args[1], "ofi_rxm") && errors.As(err, &exit) && exit.ExitCode() == 128+int(syscall.SIGSEGV)
+	return strings.HasPrefix(programs.Version("libfabric-bin"), "2.1.") && strings.Contains(args[1], "ofi_rxm") &&
+		errors.As(err, &exit) && exit.ExitCode() == 128+int(syscall.SIGSEGV)
 }
