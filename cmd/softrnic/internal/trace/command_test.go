@@ -264,6 +264,21 @@ func TestFaults(t *testing.T) {
 			c.answer(10*us, 5, ack, 1)
 			c.answer(10*us, 6, ack, 2)
 		}, "WRONG packet 3: answers PSN 6, which was not sent: the next is 6"},
+		"an acknowledgement that a bridge shows before what it acknowledges": {func(c *rc) {
+			c.request(0, 5, wire.RCSendOnly, 8)
+			c.answer(10*us, 5, ack, 1)
+			c.answer(10*us, 6, ack, 2)
+			c.request(10*us, 6, wire.RCSendOnly, 8)
+			c.request(10*us, 7, wire.RCSendOnly, 8)
+			c.answer(10*us, 7, ack, 3)
+		}, "NOTE packet 3: reordered: acknowledges PSN 6 before the capture has it"},
+		"an acknowledgement of what is sent much later": {func(c *rc) {
+			c.request(0, 5, wire.RCSendOnly, 8)
+			c.answer(10*us, 5, ack, 1)
+			c.answer(10*us, 6, ack, 2)
+			c.request(time.Second, 6, wire.RCSendOnly, 8)
+			c.answer(10*us, 6, ack, 2)
+		}, "WRONG packet 3: answers PSN 6, which was not sent: the next is 6"},
 		"an acknowledgement that goes back": {func(c *rc) {
 			c.request(0, 5, wire.RCSendOnly, 8)
 			c.request(us, 6, wire.RCSendOnly, 8)

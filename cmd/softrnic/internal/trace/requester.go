@@ -133,6 +133,8 @@ type requester struct {
 	midst     bool // the first packet does not begin a message
 	una, next uint32
 	first     uint32
+	outrun    ref   // the acknowledgement of next, which the capture has before it
+	outranAt  int64 // its time
 	ring      []sent
 	lastRead  int // index in waiting + 1 of the last READ, if its span is not known
 	mtu       int
@@ -240,6 +242,7 @@ func (a *analysis) request(w *flow, f *frame, p *wire.Packet) {
 		a.sent(w, f, p)
 		return
 	}
+	a.caughtUp(w, p.PSN, f.time, true)
 	if ahead > 0 {
 		a.gapBefore(w, f, p)
 	} else if q.resuming && wire.PSNDiff(q.una, q.resume) <= 0 && !a.probe(q, f, p) { // else an answer shows that no more is to be repeated
@@ -248,6 +251,26 @@ func (a *analysis) request(w *flow, f *frame, p *wire.Packet) {
 	q.resuming, q.early = false, false
 	a.inOrder(w, f, p)
 	a.sent(w, f, p)
+}
+
+// outrunWithin is how long a bridge may take between forwarding a packet and showing it to a capture
+// on the bridge itself: Linux does it in that order, and another processor may bring the answer.
+const outrunWithin = int64(10 * time.Millisecond)
+
+// caughtUp is called with the next new packet, or at the end. It judges an acknowledgement that the
+// capture has before the packet.
+func (a *analysis) caughtUp(w *flow, psn uint32, now int64, is bool) {
+	q := &w.req
+	o := q.outrun
+	if o.number == 0 {
+		return
+	}
+	q.outrun = ref{}
+	if is && psn == o.psn && a.within(now-q.outranAt, outrunWithin) {
+		a.report(note, w, o.number, "reordered: acknowledges PSN %d before the capture has it", psn)
+		return
+	}
+	a.report(wrong, w, o.number, "answers PSN %d, which was not sent: the next is %d", o.psn, o.psn)
 }
 
 // gapBefore records that PSNs are missing before a new packet.

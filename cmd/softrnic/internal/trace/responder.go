@@ -52,7 +52,11 @@ func (a *analysis) acknowledgement(w, o *flow, f *frame, p *wire.Packet, before 
 		a.ev.answers, a.ev.since = s.number, f.time-s.time
 	}
 	a.settle(q, p.PSN)
-	if wire.PSNDiff(p.PSN, q.next) >= 0 {
+	if ahead := wire.PSNDiff(p.PSN, q.next); ahead >= 0 {
+		if ahead == 0 && p.AETH.IsACK() && q.outrun.number == 0 {
+			q.outrun, q.outranAt = ref{f.number, p.PSN}, f.time
+			return
+		}
 		a.report(wrong, w, f.number, "answers PSN %d, which was not sent: the next is %d", p.PSN, q.next)
 		return
 	}
@@ -454,6 +458,7 @@ func (q *requester) makeRoom() {
 
 // finish reports what a flow leaves open.
 func (a *analysis) finish(w *flow) {
+	a.caughtUp(w, 0, 0, false)
 	q := &w.req
 	for _, g := range q.missing {
 		a.report(wrong, w, g.number, "%s missing before packet %d, and came neither later nor was acknowledged", psns(g.from, g.to),
