@@ -89,6 +89,14 @@ func TestHealthy(t *testing.T) {
 			c.cm(60, &mad.DREQ{LocalCommID: 30, RemoteCommID: 10, RemoteQPN: 110})
 			c.cm(61, &mad.DREP{LocalCommID: 10, RemoteCommID: 30})
 		},
+		"a listener still asks a requester at the end": func(c *rc) {
+			for n := range uint32(3) {
+				c.cm(3*n, &mad.REQ{LocalCommID: 10, LocalQPN: 0x12, StartingPSN: 100})
+				c.cm(3*n+1, &mad.DREQ{LocalCommID: 20, RemoteCommID: 10, RemoteQPN: 0x12})
+				c.cm(3*n+2, &mad.DREP{LocalCommID: 10, RemoteCommID: 20})
+				c.now += 6 * time.Second
+			}
+		},
 		"one packet comes again as a probe, and new ones follow before it is answered": func(c *rc) {
 			for psn := range uint32(3) {
 				c.request(time.Microsecond, 5+psn, wire.RCSendOnly, 8)

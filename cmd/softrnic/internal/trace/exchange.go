@@ -318,7 +318,7 @@ func (a *analysis) endExchange(x *exchange) {
 		if s.count == 0 || slices.ContainsFunc(t.answers, func(m mad.Attr) bool { return x.has(m).count > 0 }) {
 			continue
 		}
-		if a.now-s.time > long {
+		if a.now-x.last > long { // else the answer may be that to a repetition
 			a.report(wrong, nil, s.number, "the %v of packet %d has no answer", t.ask, s.number)
 		}
 	}
