@@ -23,7 +23,7 @@ func TestAccess(t *testing.T) {
 
 func testAccess(t *testing.T, transport verbs.Transport, rejected string) {
 	l := cmLab{peer: cmPeer(t, 2, transport), transport: transport}
-	traceBridge(t, l.peer.Netns)
+	tracePort(t, l.peer)
 	i := interruption{cmPair{l, softrnicAddr4, l.peer.Addr4()}, softrnicProgram(t)}
 	ctx, cancel := context.WithTimeout(t.Context(), cmPatience)
 	defer cancel()

@@ -29,13 +29,15 @@ func captured(t *testing.T, l link.Link) link.Link {
 	return captureTo(t, file, l)
 }
 
-// traceBridge captures what crosses the bridge of a network until the test ends. softrnic trace
-// must then find nothing wrong.
-func traceBridge(t *testing.T, n *peer.Netns) {
+// tracePort captures what passes a peer's port of the bridge until the test ends. softrnic trace
+// must then find nothing wrong. A capture on the bridge itself may have an answer first, since
+// Linux shows it a packet after it has forwarded it.
+func tracePort(t *testing.T, p *peer.Peer) {
 	t.Helper()
-	file := filepath.Join(t.ArtifactDir(), fmt.Sprintf("bridge-%d.pcapng", n.MTU))
+	n, port := p.Netns, fmt.Sprintf("peer%d", p.ID)
+	file := filepath.Join(t.ArtifactDir(), fmt.Sprintf("%s-%d.pcapng", port, n.MTU))
 	const buffer = "64" // MiB
-	capturing := startProcess(t, n.Command(context.Background(), "dumpcap", "-q", "-B", buffer, "-i", n.Bridge, "-w", file))
+	capturing := startProcess(t, n.Command(context.Background(), "dumpcap", "-q", "-B", buffer, "-i", port, "-w", file))
 	capturing.await(t, "File:")
 	t.Cleanup(func() {
 		if err := capturing.cmd.Process.Signal(os.Interrupt); err != nil {

@@ -21,7 +21,7 @@ func TestHeldRequests(t *testing.T) {
 	gate.System(t)
 	const connections = 8
 	p := peer.Boot(t, peer.Config{ID: 2})[0]
-	traceBridge(t, p.Netns)
+	tracePort(t, p)
 	dev := openSoftRNIC(t, openTAP(t, p.Netns), nil).(softrnic).dev
 	addr := netip.AddrPortFrom(softrnicAddr4, 7471)
 	l, err := rdmacm.Listen(dev, addr.String(), &rdmacm.Config{Backlog: 1})

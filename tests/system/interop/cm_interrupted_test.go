@@ -71,7 +71,7 @@ func TestIWARPRpingInterrupted(t *testing.T) {
 
 func testRpingInterrupted(t *testing.T, transport verbs.Transport) {
 	l := cmLab{peer: cmPeer(t, 2, transport), transport: transport}
-	traceBridge(t, l.peer.Netns)
+	tracePort(t, l.peer)
 	program := softrnicProgram(t)
 	l.eachFamily(t, func(t *testing.T, p cmPair) {
 		i := interruption{p, program}

@@ -186,7 +186,7 @@ func TestDropin(t *testing.T) {
 	saveTable(t)
 	l := dropinLab{libs: buildLibraries(t)}
 	if !gate.InLong() {
-		traceBridge(t, cmPeer(t, 2, verbs.RoCEv2).Netns)
+		tracePort(t, cmPeer(t, 2, verbs.RoCEv2))
 	}
 	for _, l.transport = range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
 		l.peer = cmPeer(t, 2, l.transport)

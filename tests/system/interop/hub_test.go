@@ -33,7 +33,7 @@ func cmReceived(t *testing.T, p *peer.Peer, kind string) int {
 func TestHubKilled(t *testing.T) {
 	gate.System(t)
 	l := socketsLab{program: softrnicProgram(t), peer: cmPeer(t, 2, verbs.RoCEv2)}
-	traceBridge(t, l.peer.Netns)
+	tracePort(t, l.peer)
 	runtimeDirectoryOfNobody(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()

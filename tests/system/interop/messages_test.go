@@ -45,7 +45,7 @@ func TestSocketsMessages(t *testing.T) {
 	}
 	program := testBinary(t)
 	if !gate.InLong() {
-		traceBridge(t, cmPeer(t, 2, verbs.RoCEv2).Netns)
+		tracePort(t, cmPeer(t, 2, verbs.RoCEv2))
 	}
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
 		l := socketsLab{program: program, peer: cmPeer(t, 2, transport)}

@@ -150,7 +150,7 @@ func TestNFS(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = os.RemoveAll(dir) })
 			l := newNFSLab(t, p, dir, 10*time.Minute)
-			traceBridge(t, p.Netns)
+			tracePort(t, p)
 			there := l.fill(t, "there", 6<<20+12345)
 			if err := os.WriteFile(l.path("replaced"), []byte("first"), 0o644); err != nil {
 				t.Fatal(err)

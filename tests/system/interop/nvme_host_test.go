@@ -113,7 +113,7 @@ func TestNVMeHost(t *testing.T) {
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP}[:stacktest.Size(1, 1, 2)] {
 		t.Run(transport.String(), func(t *testing.T) {
 			l := newNVMetLab(t, transport)
-			traceBridge(t, l.peer.Netns)
+			tracePort(t, l.peer)
 			entries, err := host.Discover(t.Context(), l.dev, l.addr, &host.Config{Transport: transport})
 			found := false
 			for _, e := range entries {

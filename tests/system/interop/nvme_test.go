@@ -85,7 +85,7 @@ func TestNVMe(t *testing.T) {
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
 		t.Run(transport.String(), func(t *testing.T) {
 			l := newNVMeLab(t, transport, 32<<20)
-			traceBridge(t, l.peer.Netns)
+			tracePort(t, l.peer)
 			if out := l.run(t, "nvme discover -t rdma -a 10.77.0.100 -s 4420"); !strings.Contains(out, "subnqn:  "+nvmeNQN) ||
 				!strings.Contains(out, "traddr:  10.77.0.100") {
 				t.Errorf("discover:\n%s", out)

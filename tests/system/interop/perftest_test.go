@@ -117,7 +117,7 @@ func perftestAddress(t *testing.T, output string) (qpn, psn uint32) {
 func TestPerftestPackets(t *testing.T) {
 	gate.System(t)
 	peers := peer.Boot(t, peer.Config{ID: 2}, peer.Config{ID: 3})
-	traceBridge(t, peers[0].Netns)
+	tracePort(t, peers[0])
 	server, client := peers[0], peers[1]
 	const (
 		iters = 100

@@ -191,7 +191,7 @@ func (l socketsLab) awaitListening(ctx context.Context, t *testing.T, port strin
 // socketsLabs runs f for both IP versions.
 func socketsLabs(t *testing.T, mtu int, f func(l socketsLab)) {
 	l := socketsLab{program: softrnicProgram(t), peer: peer.Boot(t, peer.Config{ID: 2, MTU: mtu})[0]}
-	traceBridge(t, l.peer.Netns)
+	tracePort(t, l.peer)
 	for _, l.ipv6 = range []bool{false, true} {
 		f(l)
 	}
@@ -239,7 +239,7 @@ func TestSocketsPingpong(t *testing.T) {
 func TestSocketsRping(t *testing.T) {
 	gate.System(t)
 	program := softrnicProgram(t)
-	traceBridge(t, cmPeer(t, 2, verbs.RoCEv2).Netns)
+	tracePort(t, cmPeer(t, 2, verbs.RoCEv2))
 	for _, transport := range []verbs.Transport{verbs.RoCEv2, verbs.IWARP} {
 		l := socketsLab{program: program, peer: cmPeer(t, 2, transport)}
 		for _, l.ipv6 = range []bool{false, true} {

@@ -253,8 +253,9 @@ func (a *analysis) request(w *flow, f *frame, p *wire.Packet) {
 	a.sent(w, f, p)
 }
 
-// outrunWithin is how long a bridge may take between forwarding a packet and showing it to a capture
-// on the bridge itself: Linux does it in that order, and another processor may bring the answer.
+// outrunWithin is how long a bridge may take between forwarding a packet and showing it to a
+// capture on the bridge itself: Linux does it in that order, and another processor may bring the
+// answer.
 const outrunWithin = int64(10 * time.Millisecond)
 
 // caughtUp is called with the next new packet, or at the end. It judges an acknowledgement that the
