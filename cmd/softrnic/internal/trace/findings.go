@@ -63,10 +63,16 @@ func (a *analysis) report(l level, w *flow, packet int, format string, args ...a
 // reordered records that a packet was captured after later ones of its sender, as networks may
 // reorder.
 func (a *analysis) reordered(w *flow, packet int, format string, args ...any) {
-	a.counts.Reordered++
 	if w != nil {
 		w.disordered, w.late = true, true
 	}
+	a.overtaken(w, packet, format, args...)
+}
+
+// overtaken is reordered for a packet that only one of the other direction has overtaken: the order
+// of its sender's packets is right.
+func (a *analysis) overtaken(w *flow, packet int, format string, args ...any) {
+	a.counts.Reordered++
 	l := note
 	if a.strict {
 		l = wrong

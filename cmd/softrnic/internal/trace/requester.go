@@ -268,7 +268,7 @@ func (a *analysis) caughtUp(w *flow, psn uint32, now int64, is bool) {
 	}
 	q.outrun = ref{}
 	if is && psn == o.psn && a.within(now-q.outranAt, outrunWithin) {
-		a.report(note, w, o.number, "reordered: acknowledges PSN %d before the capture has it", psn)
+		a.overtaken(w, o.number, "acknowledges PSN %d before the capture has it", psn)
 		return
 	}
 	a.report(wrong, w, o.number, "answers PSN %d, which was not sent: the next is %d", o.psn, o.psn)
