@@ -18,7 +18,7 @@ func TestIRN(t *testing.T) {
 Mittal et al., Revisiting Network Support for RDMA, SIGCOMM 2018 (arXiv 1806.08159). Its abstract: IRN without PFC performs 6 to 83 %
 better than RoCE with PFC. Other numbers were not at hand.
 
-54 hosts in a fat tree, 40 Gbit/s, 2 µs, path MTU 1024, 240 kB a port, a load of 70 % for 0.5 ms. Half of the flows have 32 to 1,000
+54 hosts in a fat tree, 40 Gbit/s, 2 µs, path MTU 1024, 240 kB a port, a load of 70 % for 3 ms. Half of the flows have 32 to 1,000
 bytes, 35 % up to 200 kB, 15 % up to 3 MB, evenly in each class, and the sources and destinations are random ([irn.toml](../testdata/irn.toml),
 [irn.csv](../testdata/irn.csv)). Each flow is one WRITE on a QP of its own. Numbers are averages of three seeds.
 
