@@ -134,10 +134,15 @@ func Queues(t *testing.T, a, b PollingLink) {
 	var inside atomic.Int32
 	var once sync.Once
 	parallel := make(chan struct{}) // closed once two calls overlap
+	forwards := make(chan struct{}) // closed once a frame arrives
+	var first sync.Once
 	b.Attach(func(frames []link.Frame) {
 		for _, f := range frames {
 			b, ours := udp(&f)
 			if !ours {
+				if binary.BigEndian.Uint16(f.Data[12:]) == etherType {
+					first.Do(func() { close(forwards) })
+				}
 				continue
 			}
 			if inside.Add(1) > 1 {
@@ -167,6 +172,22 @@ func Queues(t *testing.T, a, b PollingLink) {
 			}
 		}
 	})
+	// A bridge drops what comes before it has noticed that its ports are up.
+	again, late := time.NewTicker(time.Millisecond), time.After(20*time.Second)
+	defer again.Stop()
+	for waits := true; waits; {
+		if _, err := a.Write([]link.Frame{Plain(b.MAC(), a.MAC(), 100, "")}); err != nil {
+			t.Fatal(err)
+		}
+		b.Poll()
+		select {
+		case <-forwards:
+			waits = false
+		case <-again.C:
+		case <-late:
+			t.Fatal("no frame arrives")
+		}
+	}
 	f := Superframe(b.MAC(), a.MAC(), false, 2, 1040)
 	header, _ := udp(&f)
 	for n := range uint16(each) {

@@ -9,10 +9,11 @@ import (
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/stack"
 	"github.com/softrnic/softrnic/stack/netstack"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
-// limitedLink is a link.InPlace that has room for every second frame, and records the order of
-// frames.
+// limitedLink is a link.InPlace that has room for every second frame, and records the order of the
+// frames of datagrams. A host also sends others, such as reports of multicast groups, when it likes.
 type limitedLink struct {
 	link.Link
 	mu     sync.Mutex // gVisor resolves addresses on other goroutines
@@ -51,8 +52,10 @@ func (n *limitedLink) Commit(uint64, *link.Frame, int) {}
 
 func (n *limitedLink) Write(frames []link.Frame) (int, error) {
 	n.mu.Lock()
-	for range frames {
-		n.frames = append(n.frames, "written")
+	for i := range frames {
+		if datagram(&frames[i]) {
+			n.frames = append(n.frames, "written")
+		}
 	}
 	n.mu.Unlock()
 	return n.Link.Write(frames)
@@ -83,4 +86,9 @@ func TestInPlaceOrder(t *testing.T) {
 	if want := []string{"written", "placed", "written"}; !slices.Equal(out.noted(), want) {
 		t.Errorf("%q, want %q", out.noted(), want)
 	}
+}
+
+// datagram reports whether a frame carries UDP over IPv4.
+func datagram(f *link.Frame) bool {
+	return header.Ethernet(f.Data).Type() == header.IPv4ProtocolNumber && header.IPv4(f.Data[14:]).Protocol() == 17
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -23,6 +24,7 @@ type end struct {
 	*static.Host
 	port *pipe.Port
 	nic  stack.NIC
+	mu   sync.Mutex // that time passes synchronizes nothing
 	got  []stack.Datagram
 }
 
@@ -50,6 +52,8 @@ func hosts(t *testing.T) (a, b *end) {
 		e.nic.Datagrams().Receive(func(d *stack.Datagram) {
 			c := *d
 			c.Header, c.Payload = slices.Clone(d.Header), slices.Clone(d.Payload)
+			e.mu.Lock()
+			defer e.mu.Unlock()
 			e.got = append(e.got, c)
 		})
 	}
@@ -82,6 +86,8 @@ func (e *end) send(from, n int, paths ...stack.Path) {
 // check checks that datagrams have arrived in order, and forgets them.
 func (e *end) check(t *testing.T, n int, from netip.Addr, looped bool) {
 	t.Helper()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if len(e.got) != n {
 		t.Errorf("%d datagrams have arrived, want %d", len(e.got), n)
 	}

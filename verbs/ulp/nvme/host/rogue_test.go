@@ -50,6 +50,7 @@ type rogueQueue struct {
 
 const (
 	rogueReceives = 64
+	rogueSends    = 256
 	rogueCapsule  = nvme.CommandLen + 8<<10
 	rogueSlot     = 8 << 10
 	roguePattern  = 0xa5 // of data that is read
@@ -136,14 +137,14 @@ func (r *rogue) connection(req *rdmacm.Request) {
 	q.pd = must(r.to.AllocPD())(r.t)
 	q.cq = must(r.to.CreateCQ(1024, nil))(r.t)
 	q.in = must(q.pd.RegMR(make([]byte, rogueReceives*rogueCapsule), verbs.AccessLocalWrite))(r.t)
-	q.out = must(q.pd.RegMR(make([]byte, rogueReceives*rogueSlot), verbs.AccessLocalWrite))(r.t)
+	q.out = must(q.pd.RegMR(make([]byte, (rogueSends+1)*rogueSlot), verbs.AccessLocalWrite))(r.t)
 	private := r.private
 	if private == nil {
 		private = r.accept.Append(nil)
 	}
 	q.conn, err = req.Accept(r.ctx, &rdmacm.Config{
 		PD: q.pd, SendCQ: q.cq, RecvCQ: q.cq, PrivateData: private,
-		Cap: verbs.QPCap{MaxSendWR: 256, MaxRecvWR: rogueReceives, MaxSendSGE: 1, MaxRecvSGE: 1},
+		Cap: verbs.QPCap{MaxSendWR: rogueSends, MaxRecvWR: rogueReceives, MaxSendSGE: 1, MaxRecvSGE: 1},
 		Prepare: func(conn *rdmacm.Conn) error {
 			for i := range rogueReceives {
 				if err := q.receive(conn.QP(), i); err != nil {
@@ -246,10 +247,10 @@ func controller() nvme.IdentifyController {
 		SubsystemNQN: subsystem}
 }
 
-// stage copies data to a slot of out.
+// stage copies data to the next slot of out. No request that is still sent has it: there is one slot
+// more than requests.
 func (q *rogueQueue) stage(b []byte) []verbs.SGE {
-	i := q.at % rogueReceives
-	q.at++
+	i := q.at % (rogueSends + 1)
 	n := copy(q.out.Buf()[i*rogueSlot:][:rogueSlot], b)
 	if n == 0 {
 		return nil
@@ -257,10 +258,13 @@ func (q *rogueQueue) stage(b []byte) []verbs.SGE {
 	return []verbs.SGE{q.out.SGE(i*rogueSlot, n)}
 }
 
-// post posts a work request. An error means that the connection has ended.
+// post posts a work request. An error means that the connection has ended, or that the send queue
+// is full.
 func (q *rogueQueue) post(wr *verbs.SendWR) {
 	wr.Flags = verbs.SendSignaled
-	_ = q.conn.QP().PostSend(wr)
+	if q.conn.QP().PostSend(wr) == nil {
+		q.at++
+	}
 }
 
 // write writes to memory of the host.
