@@ -172,10 +172,14 @@ func (o *writer) drain() {
 	}
 }
 
-// fail closes the connection. The receiving goroutine detects that. o.mu is held.
+// fail ends the connection in this direction. The peer, which mostly has closed it, has often sent
+// frames before that, such as the acknowledgement of the last message: the receiving goroutine reads
+// these, and then finds the end. o.mu is held.
 func (o *writer) fail() {
 	o.failed = true
-	_ = o.conn.Close()
+	if c, ok := o.conn.(interface{ CloseWrite() error }); !ok || c.CloseWrite() != nil {
+		_ = o.conn.Close()
+	}
 }
 
 // wait returns when the goroutine has ended. The connection is closed.

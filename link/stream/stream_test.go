@@ -172,6 +172,43 @@ func TestReceives(t *testing.T) {
 	}
 }
 
+// TestLastFrames: what the other side sent before it disconnected arrives, also if the link has since
+// failed to send.
+func TestLastFrames(t *testing.T) {
+	path := socket(t)
+	l := open(t, path, &stream.Config{Listening: true})
+	notified := states(l)
+	c := raw(t, path, notified)
+	got, goOn := make(chan byte, 2), make(chan struct{})
+	l.Attach(func(frames []link.Frame) {
+		for _, f := range frames {
+			got <- f.Data[link.EthernetHeaderLen]
+			<-goOn
+		}
+	})
+	send := func(content string) {
+		if _, err := c.Write(framed(linktest.Plain(macs[0], macs[1], 100, content).Data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send("1")
+	first := receive(t, got, "first frame")
+	send("2")
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the socket tells the first
+		if _, err := l.Write([]link.Frame{linktest.Plain(macs[1], macs[0], 100, "")}); err != nil {
+			t.Error(err)
+		}
+	}
+	close(goOn)
+	if second := receive(t, got, "second frame"); first != '1' || second != '2' {
+		t.Errorf("received %q and %q", first, second)
+	}
+	want(t, notified, link.NoCarrier)
+}
+
 // TestHostileLengths checks that a length that is too short is skipped. One that is too large ends
 // the connection after the earlier frames have arrived, and the next connection works.
 func TestHostileLengths(t *testing.T) {
