@@ -33,7 +33,7 @@ func TestIdlePollsSleep(t *testing.T) {
 		after    time.Duration
 		min, max int64 // sleeps: a signal may end one early, and others may put the thread to sleep
 	}{
-		{"at first", true, time.Hour, 0, polls / 100},
+		{"at first", true, time.Hour, 0, polls / int64(idle.Hub.PollsPerYield) / 2},
 		{"later", true, 1, 2, polls / int64(idle.Hub.PollsPerYield)},
 		{"later, without a hub", false, 1, 2, polls / int64(idle.Ring.PollsPerYield)},
 	} {
