@@ -5,8 +5,10 @@ package peer
 import (
 	"context"
 	"flag"
+	"log"
 	"fmt"
 	"os"
+	"strings"
 	"os/exec"
 	"runtime"
 	"sync"
@@ -123,12 +125,17 @@ func entryOf(cfg Config) *entry {
 	return e
 }
 
-// boot boots the peer, unless it was booted before. It waits for a boot in progress.
+// boot boots the peer, unless it was booted before. It waits for a boot in progress. A kernel that
+// panics while it boots is booted again, once: emulated, Linux 6.12 was seen to, in an interrupt.
 func (e *entry) boot(cfg Config, img *image, netns *Netns) (*Peer, error) {
 	e.once.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()
 		p, err := boot(ctx, cfg, img, netns)
+		if err != nil && strings.Contains(err.Error(), "Kernel panic") && ctx.Err() == nil {
+			log.Printf("booting once more: %v", err)
+			p, err = boot(ctx, cfg, img, netns)
+		}
 		registry.Lock()
 		defer registry.Unlock()
 		e.peer, e.err = p, err
