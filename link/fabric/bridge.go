@@ -15,7 +15,7 @@ func (h *Host) Forward(frame []byte, to *Host) bool {
 	if n < link.EthernetHeaderLen || n > f.maxFrame() || h.removed || to == h || h.port.Queued() > maxForwarded {
 		return false
 	}
-	p := f.newPacket(n)
+	p := h.shard.newPacket(n)
 	copy(p.frame, frame)
 	p.from, p.to = h.index, -1
 	if to != nil {

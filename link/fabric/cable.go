@@ -32,6 +32,7 @@ func (o *Port) Delay() time.Duration { return time.Duration(o.delay / nanosecond
 // SetBitErrors sets the probability that a bit on the cable is wrong, in both directions. A frame
 // with such a bit has a wrong FCS, and is lost.
 func (o *Port) SetBitErrors(rate float64) error {
+	o.f.mustBeAlone("Port.SetBitErrors")
 	if !(rate >= 0 && rate < 1) {
 		return fmt.Errorf("fabric: bit error rate %v: it must be 0 to less than 1", rate)
 	}
@@ -64,9 +65,7 @@ func (o *Port) damaged(p *packet) bool {
 	if o.bitErrors == 0 || o.random.Float64() >= atLeastOne(o.bitErrors, 8*(p.size-around)) {
 		return false
 	}
-	o.counters.Lost++
-	o.f.counters.Lost++
-	o.f.free(p)
+	o.lose(p)
 	return true
 }
 

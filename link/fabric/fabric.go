@@ -9,10 +9,27 @@
 //
 // # Who runs
 //
-// Nothing runs at the same time. The goroutine that calls [Fabric.Run] handles events, and runs the
+// Without Config.Workers, nothing runs at the same time. The goroutine that calls [Fabric.Run] handles events, and runs the
 // processes of [Host.Go] in turn. It may also call what waits, such as rdmacm.Dial, and then the
 // fabric runs until the call returns. No other goroutine may use a fabric, its hosts and their
 // devices. Their functions for events must not wait, and start a process instead.
+//
+// # Workers
+//
+// With Config.Workers, the hosts of different switches run at the same time, on several processors.
+// The virtual time has windows as long as the shortest delay of a cable between switches
+// ([Fabric.Lookahead]): what happens in a window at one switch and its hosts cannot change what
+// happens in it elsewhere. Packets and digests are the same with any number of workers, and without.
+//
+// So the functions and processes of a host may use that host and its device only. What they share
+// with those of other hosts needs a lock, or belongs to the worker of both ([Host.Worker]). Their
+// order is another one each time. The methods of Fabric and Port that change the network or look at
+// all of it are for functions of [Host.Alone], and for the goroutine that calls Run, between calls.
+// [Process.Until] sees its own host only. [Fabric.Wait] returns at the end of a window. A call such
+// as rdmacm.Dial on the goroutine that calls Run uses one processor.
+//
+// A network whose hosts are all at one switch has no windows, and neither has one with a cable
+// without delay between switches. Then Workers changes nothing.
 //
 // iWARP does not work: gVisor's TCP has goroutines of its own, for which virtual time does not
 // stop. Its random numbers and timers are the fabric's, but not the order in which these
@@ -24,11 +41,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/softrnic/softrnic/link"
@@ -47,6 +64,9 @@ type Config struct {
 	// Class returns the traffic class of a DSCP, 0 to 7. Nil means the upper three bits of the DSCP.
 	// Frames without IP have class 0.
 	Class func(dscp uint8) uint8
+	// Workers is the number of goroutines that run hosts at the same time; see the package's
+	// documentation for what this asks of a program. 0 means that nothing runs at the same time.
+	Workers int
 }
 
 // None stands for zero where 0 means a default.
@@ -136,31 +156,24 @@ type Fabric struct {
 	hosts    []*Host
 	switches []*node
 	ends     int // of cables
-	counters Counters
 
-	routes [][]uint16 // by the index of a destination's switch; nil: not known; see node.ways
+	routes []atomic.Pointer[[]uint16] // by the index of a destination's switch; nil: not known; see node.ways
 	search search
 
-	now                  instant
-	order                uint64 // number of the event that is being handled
-	origin               origin
-	agenda               agenda
-	handling             bool // an event is being handled
-	small, middle, large *packet
-
-	running   *Process
-	runnable  []*Process
-	live      map[*Process]struct{}
-	started   uint64  // processes, live or not
-	processes int     // that Wait waits for
-	changed   []*Host // whose processes may go on
-	looking   bool    // wakeAll is due
+	shards    []*shard
+	lookahead instant // 0: there is one shard, and there are no windows
+	window    uint64  // number of the window
+	apart     bool    // the shards run at the same time
+	began     instant // when the window began
+	alone     agenda  // what happens between windows; see Host.Alone
+	unwound   chan any
+	mark      []sent // of the hosts, at the last Host.Mark
 	closing   bool
 }
 
 // New makes a fabric. Nothing happens in it until Run.
 func New(cfg *Config) (*Fabric, error) {
-	f := &Fabric{live: map[*Process]struct{}{}}
+	f := new(Fabric)
 	if cfg != nil {
 		f.cfg = *cfg
 	}
@@ -191,6 +204,9 @@ func (c *Config) complete() error {
 	}
 	if c.MTU < link.MinMTU || c.MTU > link.MaxSuperframe {
 		return fmt.Errorf("fabric: MTU is %d: it must be %d to %d", c.MTU, link.MinMTU, link.MaxSuperframe)
+	}
+	if c.Workers < 0 || c.Workers > maxWorkers {
+		return fmt.Errorf("fabric: Workers is %d: it must be 0 to %d", c.Workers, maxWorkers)
 	}
 	if c.Link.Rate == 0 {
 		c.Link.Rate = 100e9
@@ -263,41 +279,76 @@ func (f *Fabric) newRandom(of uint64) *rand.ChaCha8 {
 // Hosts returns the hosts.
 func (f *Fabric) Hosts() []*Host { return slices.Clone(f.hosts) }
 
-// Now returns the virtual time since the fabric began.
-func (f *Fabric) Now() time.Duration { return time.Duration(f.now / nanosecond) }
+// Now returns the virtual time since the fabric began. While hosts run at the same time, it is that
+// of the end of the last window: see Host.Now.
+func (f *Fabric) Now() time.Duration {
+	if f.apart {
+		return time.Duration(f.began / nanosecond)
+	}
+	return time.Duration(f.shards[0].now / nanosecond)
+}
 
 // Counters returns the counters of all hosts and switches.
-func (f *Fabric) Counters() Counters { return f.counters }
+func (f *Fabric) Counters() (all Counters) {
+	f.mustBeAlone("Fabric.Counters")
+	for _, s := range f.shards {
+		all.add(&s.counters)
+	}
+	return all
+}
+
+func (c *Counters) add(o *Counters) {
+	c.Sent += o.Sent
+	c.Delivered += o.Delivered
+	c.Dropped += o.Dropped
+	c.Lost += o.Lost
+	c.Flushed += o.Flushed
+	c.Marked += o.Marked
+	c.Pauses += o.Pauses
+}
 
 // Run lets virtual time pass.
 func (f *Fabric) Run(d time.Duration) {
-	end := f.now.after(d)
+	end := f.shards[0].now.after(d)
 	f.advance(end, nil)
-	f.now = max(f.now, end)
+	f.setNow(max(f.shards[0].now, end))
 }
 
 // Next returns the time of the next event, if there is one. Until then nothing changes, unless the
 // caller changes it. Now and then there is nothing to do at that time.
 func (f *Fabric) Next() (at time.Duration, ok bool) {
-	switch {
-	case len(f.runnable) > 0 || len(f.changed) > 0:
+	f.mustBeAlone("Fabric.Next")
+	if f.someRunnable() {
 		return f.Now(), true
-	case len(f.agenda.events) == 0:
+	}
+	_, first := f.first()
+	if first == nil {
 		return 0, false
 	}
-	return time.Duration((f.agenda.events[0].at + nanosecond - 1) / nanosecond), true
+	return time.Duration((first.at + nanosecond - 1) / nanosecond), true
 }
 
 // Wait runs the fabric until all processes have ended, but at most for a virtual time. The error
 // says which hosts have processes left.
 func (f *Fabric) Wait(most time.Duration) error {
-	if f.advance(f.now.after(most), func() bool { return f.processes == 0 }) {
+	end := f.shards[0].now.after(most)
+	ended := func() bool {
+		for _, s := range f.shards {
+			if s.processes > 0 {
+				return false
+			}
+		}
+		return true
+	}
+	if f.lookahead > 0 && f.runWindows(end, ended) || f.lookahead == 0 && f.advance(end, ended) {
 		return nil
 	}
 	var left []string
-	for p := range f.live {
-		if !p.server {
-			left = append(left, p.host.name)
+	for _, s := range f.shards {
+		for p := range s.live {
+			if !p.server {
+				left = append(left, p.host.name)
+			}
 		}
 	}
 	slices.Sort(left)
@@ -307,25 +358,19 @@ func (f *Fabric) Wait(most time.Duration) error {
 // Digest returns a number that says whether two runs were the same: it depends on each frame that a
 // host has sent, and on its time.
 func (f *Fabric) Digest() string {
-	d := fnv.New64a()
-	var b [16]byte
-	for _, h := range f.hosts {
-		binary.LittleEndian.PutUint64(b[:], h.sentFrames)
-		binary.LittleEndian.PutUint64(b[8:], h.digest)
-		_, _ = d.Write(b[:])
-	}
-	return fmt.Sprintf("%016x", d.Sum64())
+	f.mustBeAlone("Fabric.Digest")
+	return digestOf(f.sentByHosts())
 }
 
 // Close ends the processes, at the places where they wait: their deferred functions run, and do not
 // wait. Devices may be closed before or afterwards.
 func (f *Fabric) Close() {
-	if f.running != nil || f.handling {
+	if f.busy() {
 		panic("fabric: a process or a callback closes the fabric")
 	}
 	f.closing = true
 	defer func() {
-		if len(f.live) > 0 { // a deferred function has panicked, or ended the goroutine
+		if len(f.live()) > 0 { // a deferred function has panicked, or ended the goroutine
 			f.Close()
 		}
 		f.closing = false
@@ -333,9 +378,20 @@ func (f *Fabric) Close() {
 			h.parked = nil
 		}
 	}()
-	for len(f.live) > 0 { // deferred functions may start further ones
-		for _, p := range slices.SortedFunc(maps.Keys(f.live), func(a, b *Process) int { return cmp.Compare(a.number, b.number) }) {
+	for live := f.live(); len(live) > 0; live = f.live() { // deferred functions may start further ones
+		for _, p := range live {
 			p.end()
 		}
 	}
+}
+
+// live returns the processes that have not ended, in the order of their starts.
+func (f *Fabric) live() (all []*Process) {
+	for _, s := range f.shards {
+		all = slices.AppendSeq(all, maps.Keys(s.live))
+	}
+	slices.SortFunc(all, func(a, b *Process) int {
+		return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(a.host.index, b.host.index))
+	})
+	return all
 }

@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync/atomic"
+	"time"
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/clock"
@@ -17,6 +19,7 @@ import (
 // the stack. Its time is that of the fabric.
 type Host struct {
 	f      *Fabric
+	shard  *shard
 	origin origin
 	index  int32
 	name   string
@@ -26,12 +29,15 @@ type Host struct {
 	random *rand.ChaCha8
 
 	receiver link.Receiver
+	receives atomic.Bool // receiver is set: for the switches of other shards
 	batch    [1]link.Frame
 	watch    func()
 	removed  bool
 	pausing  uint8 // classes that it stops
 
 	digest, sentFrames uint64
+	recent             []sending // in the window
+	window             uint64    // that of recent
 
 	parked  []*Process // they wait for something
 	changed bool       // and it may have happened
@@ -91,11 +97,17 @@ func (h *Host) MTU() int { return h.f.cfg.MTU }
 // Offloads implements link.Link: there are none, as a frame on the wire is a packet.
 func (h *Host) Offloads() link.Offloads { return link.Offloads{} }
 
+// Now returns the host's virtual time since the fabric began.
+func (h *Host) Now() time.Duration { return time.Duration(h.shard.now / nanosecond) }
+
 // Clock implements link.Clocked.
 func (h *Host) Clock() clock.Clock { return clock.New(hostTime{h}) }
 
 // Attach implements link.Link.
-func (h *Host) Attach(recv link.Receiver) { h.receiver = recv }
+func (h *Host) Attach(recv link.Receiver) {
+	h.receiver = recv
+	h.receives.Store(recv != nil)
+}
 
 // State implements link.Carrier.
 func (h *Host) State() link.State {
@@ -120,7 +132,8 @@ func (h *Host) carrierChanged() {
 
 // Close implements link.Link.
 func (h *Host) Close() error {
-	h.removed, h.receiver, h.watch = true, nil, nil
+	h.removed, h.watch = true, nil
+	h.Attach(nil)
 	return nil
 }
 
@@ -137,14 +150,14 @@ func (h *Host) Write(frames []link.Frame) (int, error) {
 		case n < link.EthernetHeaderLen || n > h.f.maxFrame():
 			return i, fmt.Errorf("fabric: %s: a frame of %d bytes with an MTU of %d", h.name, n, h.f.cfg.MTU)
 		}
-		p := h.f.newPacket(n)
+		p := h.shard.newPacket(n)
 		at := copy(p.frame, fr.Data)
 		for _, b := range fr.More {
 			at += copy(p.frame[at:], b)
 		}
 		p.from = h.index
 		if !h.f.classify(p) {
-			h.f.free(p)
+			h.shard.free(p)
 			continue
 		}
 		h.port.send(p)
@@ -154,9 +167,13 @@ func (h *Host) Write(frames []link.Frame) (int, error) {
 
 // sent is called when a packet leaves the adapter.
 func (h *Host) sent(p *packet) {
-	h.f.counters.Sent++
+	s := h.shard
+	s.counters.Sent++
+	if h.f.lookahead > 0 {
+		h.remember()
+	}
 	h.sentFrames++
-	t := uint64(h.f.now)
+	t := uint64(s.now)
 	h.digest = h.digest*0x9e3779b97f4a7c15 ^ t ^ t>>29 ^ uint64(crc32.Update(uint32(h.digest>>32), castagnoli, p.frame))<<16
 }
 
@@ -164,12 +181,12 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // receive passes a packet to the host.
 func (h *Host) receive(p *packet) {
-	h.f.counters.Delivered++
+	h.shard.counters.Delivered++
 	if h.receiver != nil {
 		h.touched()
 		h.batch[0] = link.Frame{Data: p.frame}
 		h.receiver(h.batch[:])
 		h.batch[0] = link.Frame{}
 	}
-	h.f.free(p)
+	h.shard.free(p)
 }

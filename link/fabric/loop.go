@@ -59,7 +59,8 @@ func (o *origin) next() uint64 {
 // cache line or two.
 type agenda struct {
 	events []event
-	stale  int // events of timers that were stopped, or set to an earlier time
+	stale  int  // events of timers that were stopped, or set to an earlier time
+	hole   bool // the first event is being handled: the next one to be added takes its place
 }
 
 // add adds an event, and returns its number.
@@ -68,9 +69,18 @@ func (a *agenda) add(at instant, of *origin, to handler, p *packet) uint64 {
 	if at == never {
 		return order
 	}
-	a.events = append(a.events, event{})
-	a.up(len(a.events)-1, event{at, order, to, p})
+	a.put(event{at, order, to, p})
 	return order
+}
+
+func (a *agenda) put(e event) {
+	if a.hole {
+		a.hole = false
+		a.down(0, e)
+		return
+	}
+	a.events = append(a.events, event{})
+	a.up(len(a.events)-1, e)
 }
 
 // up puts an event at a place or above it.
@@ -108,8 +118,19 @@ func (a *agenda) down(i int, e event) {
 	a.events[i] = e
 }
 
-func (a *agenda) take() event {
-	first := a.events[0]
+// begin returns the first event, which leaves a hole. Most events add another one, and that is one
+// search instead of two.
+func (a *agenda) begin() event {
+	a.hole = true
+	return a.events[0]
+}
+
+// end fills the hole that begin has left, if nothing was added.
+func (a *agenda) end() {
+	if !a.hole {
+		return
+	}
+	a.hole = false
 	n := len(a.events) - 1
 	e := a.events[n]
 	a.events[n] = event{}
@@ -117,7 +138,6 @@ func (a *agenda) take() event {
 	if n > 0 {
 		a.down(0, e)
 	}
-	return first
 }
 
 // fewStale is the number of stale events that are not worth a search.
@@ -128,6 +148,7 @@ func (a *agenda) forget() {
 	if a.stale++; a.stale <= fewStale || a.stale <= len(a.events)/2 {
 		return
 	}
+	a.end()
 	n := 0
 	for _, e := range a.events {
 		if t, ok := e.to.(*timer); ok && t.isStale(e.order) {
@@ -144,39 +165,6 @@ func (a *agenda) forget() {
 	}
 	if 4*n < cap(a.events) { // the room of what was forgotten
 		a.events = append(make([]event, 0, 2*n), a.events...)
-	}
-}
-
-// step handles the next event up to an instant. It returns false if there is none.
-func (f *Fabric) step(end instant) bool {
-	if len(f.agenda.events) == 0 || f.agenda.events[0].at > end {
-		return false
-	}
-	e := f.agenda.take()
-	f.now, f.order = e.at, e.order
-	f.handling = true
-	e.to.handle(e.p)
-	f.handling = false
-	return true
-}
-
-// advance runs processes and events until an instant, or until done returns true. It returns false
-// if that does not happen.
-func (f *Fabric) advance(end instant, done func() bool) bool {
-	if f.running != nil || f.handling {
-		panic("fabric: a process or a callback runs the fabric, which runs it")
-	}
-	defer func() { // also if a function or a process panics, or ends its goroutine as t.Fatal does
-		f.handling = false
-	}()
-	for {
-		f.runProcesses()
-		if done != nil && done() {
-			return true
-		}
-		if !f.step(end) {
-			return false
-		}
 	}
 }
 
@@ -207,13 +195,13 @@ func (t *timer) removed(order uint64) {
 
 // handle runs the function, unless the timer was stopped or set again meanwhile.
 func (t *timer) handle(*packet) {
-	f := t.h.f
-	stale := t.isStale(f.order)
-	t.removed(f.order)
+	s := t.h.shard
+	stale := t.isStale(s.order)
+	t.removed(s.order)
 	switch {
 	case stale:
-		f.agenda.stale--
-	case t.due > f.now:
+		s.agenda.stale--
+	case t.due > s.now:
 		t.add()
 	default:
 		t.due = 0
@@ -224,7 +212,7 @@ func (t *timer) handle(*packet) {
 
 // add adds the event for the time that is due.
 func (t *timer) add() {
-	t.at, t.order = t.due, t.h.f.agenda.add(t.due, &t.h.origin, t, nil)
+	t.at, t.order = t.due, t.h.shard.agenda.add(t.due, &t.h.origin, t, nil)
 	if t.due == never {
 		t.order = 0
 	}
@@ -232,17 +220,17 @@ func (t *timer) add() {
 
 // Reset implements clock.Timer.
 func (t *timer) Reset(d time.Duration) bool {
-	set, f := t.due != 0, t.h.f
-	t.due = max(f.now.after(max(d, 0)), 1)
+	set, s := t.due != 0, t.h.shard
+	t.due = max(s.now.after(max(d, 0)), 1)
 	switch {
 	case t.order != 0 && t.at <= t.due: // the event will look again
 		if !set {
-			f.agenda.stale--
+			s.agenda.stale--
 		}
 		return set
 	case t.order != 0 && set:
 		t.order = 0
-		f.agenda.forget()
+		s.agenda.forget()
 	}
 	t.add()
 	return set
@@ -253,7 +241,7 @@ func (t *timer) Stop() bool {
 	set := t.due != 0
 	t.due = 0
 	if set && t.order != 0 {
-		t.h.f.agenda.forget()
+		t.h.shard.agenda.forget()
 	}
 	return set
 }

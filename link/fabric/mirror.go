@@ -67,4 +67,4 @@ func (m *Mirror) Close() error {
 }
 
 // Clock implements link.Clocked.
-func (m *Mirror) Clock() clock.Clock { return m.port.f.hosts[0].Clock() }
+func (m *Mirror) Clock() clock.Clock { return m.port.shard.hosts[0].Clock() }

@@ -8,7 +8,7 @@ import (
 
 // packet is a frame on its way.
 type packet struct {
-	next  *packet // in its queue, or unused
+	next  *packet // in its queue
 	frame []byte
 	size  int    // bytes of the wire that it takes
 	to    int32  // index of its host; -1: all but the sender
@@ -37,38 +37,40 @@ const (
 	middleRoom = 2048
 )
 
-func (f *Fabric) newPacket(n int) *packet {
-	pool, room := &f.small, smallRoom
+// pool has unused packets.
+type pool []*packet
+
+func (s *shard) newPacket(n int) (p *packet) {
+	pool, room := &s.small, smallRoom
 	switch {
 	case n > middleRoom:
-		pool, room = &f.large, f.maxFrame()
+		pool, room = &s.large, s.f.maxFrame()
 	case n > smallRoom:
-		pool, room = &f.middle, middleRoom
+		pool, room = &s.middle, middleRoom
 	}
-	p := *pool
-	if p == nil {
-		p = &packet{room: make([]byte, room)}
+	if last := len(*pool) - 1; last >= 0 {
+		p, *pool = (*pool)[last], (*pool)[:last]
 	} else {
-		*pool = p.next
+		p = &packet{room: make([]byte, room)}
 	}
 	*p = packet{room: p.room, frame: p.room[:n], size: max(n, minFrame) + overhead, in: -1}
 	return p
 }
 
-func (f *Fabric) free(p *packet) {
-	pool := &f.large
+func (s *shard) free(p *packet) {
+	pool := &s.large
 	switch len(p.room) {
 	case smallRoom:
-		pool = &f.small
+		pool = &s.small
 	case middleRoom:
-		pool = &f.middle
+		pool = &s.middle
 	}
-	p.next, *pool = *pool, p
+	*pool = append(*pool, p)
 }
 
 // copyOf returns a copy of a packet.
-func (f *Fabric) copyOf(p *packet) *packet {
-	c := f.newPacket(len(p.frame))
+func (s *shard) copyOf(p *packet) *packet {
+	c := s.newPacket(len(p.frame))
 	copy(c.frame, p.frame)
 	c.size, c.to, c.from, c.class, c.first, c.ip, c.hash, c.flow = p.size, p.to, p.from, p.class, p.first, p.ip, p.hash, p.flow
 	return c

@@ -12,6 +12,7 @@ const classes = 8
 // cable.
 type Port struct {
 	f     *Fabric
+	shard *shard
 	node  string
 	sw    *node // nil: a host's
 	host  *Host // nil: a switch's
@@ -151,7 +152,7 @@ func (q *queue) pop(h *Host) (p *packet) {
 
 // send puts a packet into its queue, or on the cable if that is free.
 func (o *Port) send(p *packet) {
-	now := o.f.now
+	now := o.shard.now
 	if o.waiting == 0 && now >= o.busy && !o.armed && o.paused>>p.class&1 == 0 {
 		o.transmit(p)
 		return
@@ -168,7 +169,7 @@ func (o *Port) send(p *packet) {
 func (o *Port) arm() {
 	if !o.armed && o.waiting&^o.paused != 0 {
 		o.armed = true
-		o.f.agenda.add(max(o.busy, o.f.now), o.of, o, nil)
+		o.shard.agenda.add(max(o.busy, o.shard.now), o.of, o, nil)
 	}
 }
 
@@ -224,10 +225,11 @@ func (o *Port) takes(bytes int) instant { return instant(uint64(bytes) * bitTime
 // packets follow each other.
 func (o *Port) transmit(p *packet) {
 	work := uint64(p.size) * bitTime
-	if o.f.now == o.busy {
+	now := o.shard.now
+	if now == o.busy {
 		work += o.rest
 	}
-	o.busy, o.rest = o.f.now+instant(work/o.rate), work%o.rate
+	o.busy, o.rest = now+instant(work/o.rate), work%o.rate
 	o.counters.Packets++
 	o.counters.Bytes += uint64(p.size)
 	for _, m := range o.mirrors {
@@ -239,19 +241,30 @@ func (o *Port) transmit(p *packet) {
 		o.sw.release(p)
 	}
 	p.cuts = o.cuts
-	o.f.agenda.add(o.busy+o.delay, o.of, (*arrival)(o), p)
+	o.addAtPeer(o.busy+o.delay, (*arrival)(o), p)
 }
 
-// arrival is the arrival of what a port has sent.
+// addAtPeer adds an event of the port that happens to its peer.
+func (o *Port) addAtPeer(at instant, to handler, p *packet) {
+	s, peers := o.shard, o.peer.shard
+	switch {
+	case s == peers:
+		s.agenda.add(at, o.of, to, p)
+	case s.f.apart && at != never:
+		s.out[peers.index] = append(s.out[peers.index], event{at, o.of.next(), to, p})
+	default:
+		peers.agenda.add(at, o.of, to, p)
+	}
+}
+
+// arrival is the arrival of what a port has sent. Its shard is that of the peer.
 type arrival Port
 
 func (a *arrival) handle(p *packet) {
 	o := (*Port)(a)
 	to := o.peer
 	if p.cuts != o.cuts || o.down {
-		o.counters.Lost++
-		o.f.counters.Lost++
-		o.f.free(p)
+		o.lose(p)
 		return
 	}
 	if o.damaged(p) {
@@ -267,6 +280,13 @@ func (a *arrival) handle(p *packet) {
 	}
 }
 
+// lose is called where a packet would arrive. Nothing else of the port's shard counts Lost.
+func (o *Port) lose(p *packet) {
+	o.counters.Lost++
+	o.peer.shard.counters.Lost++
+	o.peer.shard.free(p)
+}
+
 // pause makes the peer stop or continue sending a class (IEEE 802.1Qbb). The frame waits for the
 // packet on the cable, if there is one.
 func (o *Port) pause(class uint8, on bool) {
@@ -275,10 +295,10 @@ func (o *Port) pause(class uint8, on bool) {
 	}
 	o.pausing ^= 1 << class
 	if on {
-		o.f.counters.Pauses++
+		o.shard.counters.Pauses++
 	}
-	at, cuts := max(o.busy, o.f.now)+o.takes(pauseFrame)+o.delay, o.cuts
-	o.f.agenda.add(at, o.of, function(func() {
+	at, cuts := max(o.busy, o.shard.now)+o.takes(pauseFrame)+o.delay, o.cuts
+	o.addAtPeer(at, function(func() {
 		if cuts == o.cuts {
 			o.peer.setPaused(class, on)
 		}
@@ -300,6 +320,7 @@ func (o *Port) setPaused(class uint8, on bool) {
 // SetDown cuts or mends the cable at the port, in both directions. Packets on it are lost. Routes
 // that used it change at once, and the hosts at its ends see no carrier.
 func (o *Port) SetDown(down bool) {
+	o.f.mustBeAlone("Port.SetDown")
 	if o.down == down {
 		return
 	}
@@ -321,6 +342,7 @@ func (o *Port) SetDown(down bool) {
 // Flush loses what is queued at the port, as a switch does that restarts. It does not lose what is
 // on the cable.
 func (o *Port) Flush() {
+	o.f.mustBeAlone("Port.Flush")
 	for c := range o.queues {
 		for q := &o.queues[c]; q.bytes > 0; {
 			p := q.pop(o.host)
@@ -328,8 +350,8 @@ func (o *Port) Flush() {
 				o.sw.release(p)
 			}
 			o.counters.Flushed++
-			o.f.counters.Flushed++
-			o.f.free(p)
+			o.shard.counters.Flushed++
+			o.shard.free(p)
 		}
 	}
 	o.waiting, o.turn, o.credit, o.left = 0, 0, 0, [classes]int{}

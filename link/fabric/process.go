@@ -37,26 +37,26 @@ type closed struct{}
 func (h *Host) Go(do func(p *Process)) { h.start(do, false) }
 
 func (h *Host) start(do func(p *Process), server bool) {
-	f := h.f
-	f.started++
-	p := &Process{host: h, do: do, server: server, number: f.started}
+	s := h.shard
+	s.started++
+	p := &Process{host: h, do: do, server: server, number: s.started}
 	if !server {
-		f.processes++
+		s.processes++
 	}
-	f.live[p] = struct{}{}
-	f.runnable = append(f.runnable, p)
+	s.live[p] = struct{}{}
+	s.runnable = append(s.runnable, p)
 }
 
 // resume lets the process run until it waits or ends.
 func (p *Process) resume() {
-	f := p.host.f
+	s := p.host.shard
 	if p.next == nil {
 		p.next, p.stop = iter.Pull(p.run)
 	}
-	f.running = p
+	s.running = p
 	alive := false
 	defer func() { // also if next panics or ends the goroutine, because the process does
-		f.running = nil
+		s.running = nil
 		if !alive {
 			p.remove()
 		}
@@ -76,29 +76,29 @@ func (p *Process) run(yield func(struct{}) bool) {
 
 // end ends the process, while its fabric is being closed.
 func (p *Process) end() {
-	f := p.host.f
+	s := p.host.shard
 	defer func() {
-		f.running = nil
+		s.running = nil
 		p.remove()
 	}()
 	if p.server && p.next == nil {
 		p.resume() // the package that has started it waits for its end
 	}
 	if p.next != nil {
-		f.running = p // so that its deferred functions do not wait either
+		s.running = p // so that its deferred functions do not wait either
 		p.stop()
 	}
 }
 
 func (p *Process) remove() {
-	f := p.host.f
+	s := p.host.shard
 	if p.ended {
 		return
 	}
 	p.ended = true
-	delete(f.live, p)
+	delete(s.live, p)
 	if !p.server {
-		f.processes--
+		s.processes--
 	}
 }
 
@@ -106,12 +106,12 @@ func (p *Process) remove() {
 func (p *Process) Host() *Host { return p.host }
 
 // Now returns the virtual time since the fabric began.
-func (p *Process) Now() time.Duration { return p.host.f.Now() }
+func (p *Process) Now() time.Duration { return p.host.Now() }
 
 // Sleep waits for a virtual time.
 func (p *Process) Sleep(d time.Duration) {
-	f := p.host.f
-	f.agenda.add(f.now.after(max(d, 0)), &p.host.origin, function(func() { f.runnable = append(f.runnable, p) }), nil)
+	s := p.host.shard
+	s.agenda.add(s.now.after(max(d, 0)), &p.host.origin, function(func() { s.runnable = append(s.runnable, p) }), nil)
 	p.pause()
 }
 
@@ -133,8 +133,8 @@ func (p *Process) pause() {
 
 // park waits until ready returns true: in a process, or on the goroutine that uses the fabric.
 func (h *Host) park(ready func() bool) {
-	f := h.f
-	switch p := f.running; {
+	s := h.shard
+	switch p := s.running; {
 	case p != nil:
 		if ready() {
 			return
@@ -142,11 +142,11 @@ func (h *Host) park(ready func() bool) {
 		p.ready = ready
 		h.parked = append(h.parked, p)
 		p.pause()
-	case f.handling && ready():
-	case f.handling:
+	case s.handling && ready():
+	case s.handling:
 		panic("fabric: a callback waits for what happens later: start a process with Host.Go")
-	case !f.advance(never, ready):
-		panic(fmt.Sprintf("fabric: at %v nothing is left that could end a wait", f.Now()))
+	case !h.f.advance(never, ready):
+		panic(fmt.Sprintf("fabric: at %v nothing is left that could end a wait", h.f.Now()))
 	}
 }
 
@@ -154,7 +154,7 @@ func (h *Host) park(ready func() bool) {
 func (h *Host) touched() {
 	if len(h.parked) > 0 && !h.changed {
 		h.changed = true
-		h.f.changed = append(h.f.changed, h)
+		h.shard.changed = append(h.shard.changed, h)
 	}
 }
 
@@ -165,7 +165,7 @@ func (h *Host) wake() {
 			return false
 		}
 		p.ready = nil
-		h.f.runnable = append(h.f.runnable, p)
+		h.shard.runnable = append(h.shard.runnable, p)
 		return true
 	})
 }
@@ -175,35 +175,35 @@ func (h *Host) wake() {
 const betweenHosts = time.Microsecond
 
 // runProcesses runs the processes that can run.
-func (f *Fabric) runProcesses() {
+func (s *shard) runProcesses() {
 	for {
-		for len(f.changed) > 0 {
-			h := f.changed[0]
-			f.changed = slices.Delete(f.changed, 0, 1)
+		for len(s.changed) > 0 {
+			h := s.changed[0]
+			s.changed = slices.Delete(s.changed, 0, 1)
 			h.changed = false
 			h.wake()
 		}
-		if len(f.runnable) == 0 {
+		if len(s.runnable) == 0 {
 			return
 		}
-		p := f.runnable[0]
-		f.runnable = slices.Delete(f.runnable, 0, 1)
+		p := s.runnable[0]
+		s.runnable = slices.Delete(s.runnable, 0, 1)
 		if p.ended {
 			continue // its fabric was closed
 		}
 		p.resume()
 		p.host.touched()
-		if !f.looking {
-			f.looking = true
-			f.agenda.add(f.now.after(betweenHosts), &f.origin, function(f.wakeAll), nil)
+		if !s.looking {
+			s.looking = true
+			s.agenda.add(s.now.after(betweenHosts), &s.origin, function(s.wakeAll), nil)
 		}
 	}
 }
 
 // wakeAll looks after the processes of all hosts.
-func (f *Fabric) wakeAll() {
-	f.looking = false
-	for _, h := range f.hosts {
+func (s *shard) wakeAll() {
+	s.looking = false
+	for _, h := range s.hosts {
 		h.touched()
 	}
 }
@@ -214,7 +214,7 @@ type hostTime struct{ h *Host }
 var _ clock.Scheduler = hostTime{}
 
 // Now implements clock.Source.
-func (t hostTime) Now() time.Time { return t.h.f.now.time() }
+func (t hostTime) Now() time.Time { return t.h.shard.now.time() }
 
 // AfterFunc implements clock.Source.
 func (t hostTime) AfterFunc(d time.Duration, f func()) clock.Timer {

@@ -2,10 +2,12 @@ package fabric
 
 import (
 	"encoding/binary"
+	"sync"
 )
 
 // search is the room of a search for the shortest ways.
 type search struct {
+	mu       sync.Mutex
 	distance []int32
 	queue    []*node
 	key      []byte
@@ -14,25 +16,32 @@ type search struct {
 // ways returns the ports of a switch on the shortest ways to another one, over cables that are not
 // down.
 func (s *node) ways(to *node) []*Port {
-	r := s.f.routes[to.index]
+	r := s.f.routes[to.index].Load()
 	if r == nil {
 		r = s.f.route(to)
 	}
-	return s.sets[r[s.index]]
+	return (*s.sets.Load())[(*r)[s.index]]
 }
 
 // forgetRoutes is called when a cable was cut or mended.
 func (f *Fabric) forgetRoutes() {
 	clear(f.routes)
 	for _, s := range f.switches {
-		s.sets, s.known = append(s.sets[:0], nil), nil
+		s.sets.Store(&[][]*Port{nil})
+		s.known = nil
 	}
 }
 
 // route computes the shortest ways from all switches to one: for each the index of a set of ports.
-// Switches have few sets and many destinations.
-func (f *Fabric) route(to *node) []uint16 {
+// Switches have few sets and many destinations. Other shards may use ways meanwhile, or want the
+// same.
+func (f *Fabric) route(to *node) *[]uint16 {
 	x := &f.search
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if r := f.routes[to.index].Load(); r != nil {
+		return r
+	}
 	if x.distance == nil {
 		x.distance = make([]int32, len(f.switches))
 	}
@@ -60,8 +69,8 @@ func (f *Fabric) route(to *node) []uint16 {
 		}
 		r[s.index] = s.set(x.key)
 	}
-	f.routes[to.index] = r
-	return r
+	f.routes[to.index].Store(&r)
+	return &r
 }
 
 // set returns the index of a set of ports, whose indices are the key.
@@ -72,8 +81,10 @@ func (s *node) set(key []byte) uint16 {
 		for b := key; len(b) > 0; b = b[4:] {
 			ports = append(ports, s.ports[binary.BigEndian.Uint32(b)])
 		}
-		i = uint16(len(s.sets))
-		s.sets = append(s.sets, ports)
+		sets := *s.sets.Load()
+		i = uint16(len(sets))
+		sets = append(sets, ports) // beyond what others see
+		s.sets.Store(&sets)
 		if s.known == nil {
 			s.known = map[string]uint16{}
 		}

@@ -1,10 +1,14 @@
 package fabric
 
-import "math/rand/v2"
+import (
+	"math/rand/v2"
+	"sync/atomic"
+)
 
 // node is a switch: output queues in a shared buffer.
 type node struct {
 	f      *Fabric
+	shard  *shard
 	origin origin
 	name   string
 	index  int
@@ -13,8 +17,8 @@ type node struct {
 	ports  []*Port
 	used   int // bytes of the buffer
 
-	sets  [][]*Port         // of ports that are the ways to some switch; the first is empty
-	known map[string]uint16 // the index of a set, by the indices of its ports
+	sets  atomic.Pointer[[][]*Port] // of ports that are the ways to some switch; the first is empty
+	known map[string]uint16         // the index of a set, by the indices of its ports
 }
 
 // receive forwards a packet.
@@ -25,13 +29,13 @@ func (s *node) receive(p *packet, in *Port) {
 	}
 	// The first switch makes a copy for each host that receives.
 	for _, h := range s.f.hosts {
-		if h.index != p.from && h.receiver != nil {
-			c := s.f.copyOf(p)
+		if h.index != p.from && h.receives.Load() {
+			c := s.shard.copyOf(p)
 			c.to = h.index
 			s.forward(c, in)
 		}
 	}
-	s.f.free(p)
+	s.shard.free(p)
 }
 
 func (s *node) forward(p *packet, in *Port) {
@@ -59,8 +63,8 @@ func (s *node) forward(p *packet, in *Port) {
 
 func (s *node) drop(p *packet, at *Port) {
 	at.counters.Dropped++
-	s.f.counters.Dropped++
-	s.f.free(p)
+	s.shard.counters.Dropped++
+	s.shard.free(p)
 }
 
 // admit puts a packet into an output queue if there is room.
@@ -81,7 +85,7 @@ func (s *node) admit(p *packet, in, to *Port) {
 		if q.bytes >= e.Max || s.random.Float64() < e.P*float64(q.bytes-e.Min)/float64(e.Max-e.Min) {
 			if p.mark() {
 				to.counters.Marked++
-				s.f.counters.Marked++
+				s.shard.counters.Marked++
 			}
 		}
 	}

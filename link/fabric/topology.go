@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 )
 
 // Topology says which switches there are, and what is connected to what.
@@ -150,7 +151,7 @@ func (f *Fabric) build(t *Topology) error {
 		}
 		f.connect(a.newPort(), b.newPort(), l)
 	}
-	f.routes = make([][]uint16, len(f.switches))
+	f.routes = make([]atomic.Pointer[[]uint16], len(f.switches))
 	f.forgetRoutes()
 	first := f.hosts[0].port.peer.sw
 	for _, h := range f.hosts {
@@ -158,6 +159,7 @@ func (f *Fabric) build(t *Topology) error {
 			return fmt.Errorf("fabric: Topology: there is no way from %s to %s", f.hosts[0].name, h.name)
 		}
 	}
+	f.divide()
 	return nil
 }
 

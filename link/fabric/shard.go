@@ -1,0 +1,248 @@
+package fabric
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// maxWorkers is the most goroutines that run hosts.
+const maxWorkers = 256
+
+// shard is a part of the network that one goroutine runs: switches, and the hosts at them. Only
+// packets and pause frames go from one shard to another.
+type shard struct {
+	f     *Fabric
+	index int
+	hosts []*Host
+	load  int // see divide
+
+	now      instant
+	order    uint64 // number of the event that is being handled
+	origin   origin
+	agenda   agenda
+	handling bool // an event is being handled
+	counters Counters
+
+	small, middle, large pool
+
+	running   *Process
+	runnable  []*Process
+	live      map[*Process]struct{}
+	started   uint64  // processes, live or not
+	processes int     // that Wait waits for
+	changed   []*Host // whose processes may go on
+	looking   bool    // wakeAll is due
+
+	out    [][]event // what happens in other shards after the window, by their indices
+	alone  []event   // what happens between windows
+	marked marked    // the last Host.Mark in the window
+	sends  uint64    // in all windows
+	limits chan limit
+}
+
+// limit is a place in the order of events, of those that come before it.
+type limit struct {
+	at    instant
+	order uint64
+}
+
+func (e *event) within(l limit) bool { return e.at < l.at || e.at == l.at && e.order < l.order }
+
+// divide makes the shards. The hosts of a switch are in its shard. Edge switches are divided in
+// their order, in which neighbours are often close. The others follow their neighbours.
+func (f *Fabric) divide() {
+	var edges, others []*node
+	hosts := make([]int, len(f.switches))
+	for _, h := range f.hosts {
+		hosts[h.port.peer.sw.index]++
+	}
+	f.lookahead = never
+	for i, s := range f.switches {
+		if hosts[i] > 0 {
+			edges = append(edges, s)
+		} else {
+			others = append(others, s)
+		}
+		for _, p := range s.ports {
+			if p.host == nil && p.peer.host == nil {
+				f.lookahead = min(f.lookahead, p.delay)
+			}
+		}
+	}
+	n := min(f.cfg.Workers, len(edges))
+	if n == 0 || len(edges) < 2 || f.lookahead == never {
+		f.lookahead = 0
+	}
+	if f.lookahead == 0 {
+		n = 1
+	}
+	for i := range n {
+		f.shards = append(f.shards, &shard{f: f, index: i, live: map[*Process]struct{}{}, out: make([][]event, n)})
+	}
+	const ofHost = 8 // its load is that of so many ports
+	done := 0
+	for _, s := range edges {
+		s.join(f.shards[min(done*n/len(f.hosts), n-1)])
+		s.shard.load += hosts[s.index] * ofHost
+		done += hosts[s.index]
+	}
+	for _, s := range others {
+		s.join(f.closest(s))
+	}
+	for _, h := range f.hosts {
+		h.shard = h.port.peer.shard
+		h.port.shard = h.shard
+		h.shard.hosts = append(h.shard.hosts, h)
+	}
+}
+
+func (s *node) join(to *shard) {
+	s.shard = to
+	to.load += len(s.ports)
+	for _, p := range s.ports {
+		p.shard = to
+	}
+}
+
+// closest returns the shard of more than half of a switch's neighbours, or else the one with the
+// least load.
+func (f *Fabric) closest(s *node) *shard {
+	least := slices.MinFunc(f.shards, func(a, b *shard) int { return cmp.Compare(a.load, b.load) })
+	count := make([]int, len(f.shards))
+	for _, p := range s.ports {
+		if o := p.peer.shard; o != nil {
+			if count[o.index]++; 2*count[o.index] > len(s.ports) {
+				return o
+			}
+		}
+	}
+	return least
+}
+
+// Worker returns the number of the goroutine that runs the host's functions and processes, from 0
+// on, less than Config.Workers. What hosts with the same number share needs no lock.
+func (h *Host) Worker() int { return h.shard.index }
+
+// Lookahead returns the length of the windows in which hosts run at the same time. It is 0 if there
+// are none.
+func (f *Fabric) Lookahead() time.Duration { return time.Duration(f.lookahead / nanosecond) }
+
+// step handles the next event before a limit. It returns false if there is none.
+func (s *shard) step(l limit) bool {
+	if len(s.agenda.events) == 0 || !s.agenda.events[0].within(l) {
+		return false
+	}
+	e := s.agenda.begin()
+	s.now, s.order = e.at, e.order
+	s.handling = true
+	e.to.handle(e.p)
+	s.handling = false
+	s.agenda.end()
+	return true
+}
+
+// run runs processes and events before a limit.
+func (s *shard) run(l limit) {
+	for {
+		s.runProcesses()
+		if !s.step(l) {
+			return
+		}
+	}
+}
+
+// busy says whether an event is being handled, or a process runs.
+func (f *Fabric) busy() bool {
+	return f.apart || slices.ContainsFunc(f.shards, func(s *shard) bool { return s.handling || s.running != nil })
+}
+
+// mustBeAlone panics if hosts run at the same time.
+func (f *Fabric) mustBeAlone(method string) {
+	if f.apart {
+		panic("fabric: " + method + " while other hosts run: see Host.Alone")
+	}
+}
+
+// idle is called when the fabric no longer runs, also if a function or a process has panicked, or
+// has ended its goroutine as t.Fatal does.
+func (f *Fabric) idle() {
+	for _, s := range f.shards {
+		s.handling = false
+		s.agenda.end()
+	}
+	f.alone.end()
+}
+
+func (f *Fabric) setNow(t instant) {
+	for _, s := range f.shards {
+		s.now = t
+	}
+}
+
+func (f *Fabric) someRunnable() bool {
+	return slices.ContainsFunc(f.shards, func(s *shard) bool { return len(s.runnable) > 0 || len(s.changed) > 0 })
+}
+
+// first returns the next event, and the shard that has it. That of no shard happens between
+// windows.
+func (f *Fabric) first() (of *shard, e *event) {
+	if len(f.alone.events) > 0 {
+		e = &f.alone.events[0]
+	}
+	for _, s := range f.shards {
+		if len(s.agenda.events) > 0 && (e == nil || s.agenda.events[0].before(e)) {
+			of, e = s, &s.agenda.events[0]
+		}
+	}
+	return of, e
+}
+
+// advance runs processes and events up to an instant, or until done returns true. It returns false
+// if that does not happen.
+func (f *Fabric) advance(end instant, done func() bool) bool {
+	if done == nil && f.lookahead > 0 {
+		return f.runWindows(end, nil)
+	}
+	if f.busy() {
+		panic("fabric: a process or a callback runs the fabric, which runs it")
+	}
+	defer f.idle()
+	if f.lookahead == 0 {
+		return f.shards[0].advance(pastInstant(end), done)
+	}
+	for {
+		for _, s := range f.shards {
+			s.runProcesses()
+		}
+		if done() {
+			return true
+		}
+		switch s, e := f.first(); {
+		case e == nil || e.at > end:
+			return false
+		case s == nil:
+			f.stepAlone()
+		default:
+			at := e.at
+			s.step(pastInstant(at))
+			f.setNow(at)
+		}
+	}
+}
+
+// advance is that of the only shard.
+func (s *shard) advance(l limit, done func() bool) bool {
+	for {
+		s.runProcesses()
+		if done != nil && done() {
+			return true
+		}
+		if !s.step(l) {
+			return false
+		}
+	}
+}
+
+// pastInstant is the limit of what happens up to an instant.
+func pastInstant(end instant) limit { return limit{end, 1<<64 - 1} }

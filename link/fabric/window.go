@@ -1,0 +1,285 @@
+package fabric
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"runtime"
+	"sort"
+	"time"
+)
+
+// A window of virtual time is as long as the lookahead, or ends sooner: before a function of
+// Host.Alone. What a shard adds to another one happens after the window. The windows begin and end
+// at the same instants with any number of workers.
+
+// Alone calls f when d has passed, at a time when no host runs, so that it may use all of them. The
+// time must be at least Fabric.Lookahead, if it is a function or a process of the host that calls
+// Alone. Each call ends a window, so it costs more than a timer.
+func (h *Host) Alone(d time.Duration, f func()) {
+	fabric, s := h.f, h.shard
+	at := max(s.now.after(max(d, 0)), 1)
+	do := function(func() {
+		h.touched()
+		f()
+	})
+	switch {
+	case fabric.lookahead == 0:
+		s.agenda.add(at, &h.origin, do, nil)
+	case !fabric.apart:
+		fabric.alone.add(at, &h.origin, do, nil)
+	case d < fabric.Lookahead():
+		panic(fmt.Sprintf("fabric: Host.Alone(%v): other hosts run, and it must be at least %v", d, fabric.Lookahead()))
+	case at != never:
+		s.alone = append(s.alone, event{at, h.origin.next(), do, nil})
+	}
+}
+
+// stepAlone handles the next event of alone.
+func (f *Fabric) stepAlone() {
+	e := f.alone.begin()
+	for _, s := range f.shards {
+		s.now, s.order, s.handling = e.at, e.order, true
+	}
+	e.to.handle(nil)
+	for _, s := range f.shards {
+		s.handling = false
+	}
+	f.alone.end()
+}
+
+// runWindows is advance, with goroutines for the shards. It asks done at the ends of windows.
+func (f *Fabric) runWindows(end instant, done func() bool) bool {
+	if f.busy() {
+		panic("fabric: a process or a callback runs the fabric, which runs it")
+	}
+	defer f.idle()
+	f.unwound = make(chan any)
+	for _, s := range f.shards {
+		s.order = 0
+		if s.index > 0 {
+			s.limits = make(chan limit)
+			defer close(s.limits)
+			go s.work(s.limits, f.unwound)
+		}
+	}
+	for {
+		runnable := f.someRunnable()
+		s, e := f.first()
+		switch {
+		case done != nil && done():
+			return true
+		case !runnable && (e == nil || e.at > end):
+			return false
+		case !runnable && s == nil:
+			f.stepAlone()
+			continue
+		}
+		from := f.shards[0].now
+		if !runnable {
+			from = e.at
+		}
+		l := limit{never, 0}
+		if from < never-f.lookahead {
+			l.at = from - from%f.lookahead + f.lookahead
+		}
+		if l.at > end {
+			l = pastInstant(end)
+		}
+		if len(f.alone.events) > 0 && f.alone.events[0].within(l) {
+			l = limit{f.alone.events[0].at, f.alone.events[0].order}
+		}
+		f.runWindow(l)
+		f.setNow(l.at)
+	}
+}
+
+// runWindow runs the shards at the same time.
+func (f *Fabric) runWindow(l limit) {
+	f.window++
+	f.began, f.apart = f.shards[0].now, true
+	for _, s := range f.shards[1:] {
+		s.limits <- l
+	}
+	defer f.gather()
+	f.shards[0].run(l)
+}
+
+// gather waits for the other shards, and passes on what they have for each other.
+func (f *Fabric) gather() {
+	var unwound any
+	for range f.shards[1:] {
+		if u := <-f.unwound; u != nil {
+			unwound = u
+		}
+	}
+	f.apart = false
+	var last *shard
+	for _, s := range f.shards {
+		for to, events := range s.out {
+			for _, e := range events {
+				f.shards[to].agenda.put(e)
+			}
+			clear(events)
+			s.out[to] = events[:0]
+		}
+		for _, e := range s.alone {
+			f.alone.put(e)
+		}
+		clear(s.alone)
+		s.alone = s.alone[:0]
+		if m := &s.marked; m.window == f.window && (last == nil || last.marked.isBefore(m)) {
+			last = s
+		}
+	}
+	if last != nil {
+		f.mark = f.mark[:0]
+		for _, h := range f.hosts {
+			f.mark = append(f.mark, h.sentUntil(last))
+		}
+	}
+	f.share(func(s *shard) *pool { return &s.small })
+	f.share(func(s *shard) *pool { return &s.middle })
+	f.share(func(s *shard) *pool { return &s.large })
+	switch u := unwound.(type) {
+	case nil:
+	case exited:
+		runtime.Goexit()
+	default:
+		panic(u)
+	}
+}
+
+// share moves unused packets from the shard with the most to that with the fewest, if they differ
+// much. Packets are freed where they arrive.
+func (f *Fabric) share(of func(*shard) *pool) {
+	most, fewest := of(f.shards[0]), of(f.shards[0])
+	for _, s := range f.shards[1:] {
+		if p := of(s); len(*p) > len(*most) {
+			most = p
+		} else if len(*p) < len(*fewest) {
+			fewest = p
+		}
+	}
+	const few = 64
+	if len(*most) < 2*len(*fewest)+few {
+		return
+	}
+	keep := len(*most) - (len(*most)-len(*fewest))/2
+	*fewest = append(*fewest, (*most)[keep:]...)
+	clear((*most)[keep:])
+	*most = (*most)[:keep]
+}
+
+// exited stands for runtime.Goexit, as t.Fatal calls it.
+type exited struct{}
+
+// work runs a shard in windows. For each it sends nil, or what has ended it early.
+func (s *shard) work(limits <-chan limit, ended chan<- any) {
+	for l := range limits {
+		s.workUntil(l, ended)
+	}
+}
+
+func (s *shard) workUntil(l limit, ended chan<- any) {
+	var unwound any = exited{}
+	defer func() {
+		if r := recover(); r != nil {
+			unwound = r
+		}
+		ended <- unwound
+	}()
+	s.run(l)
+	unwound = nil
+}
+
+// sent is what a host has sent.
+type sent struct{ frames, digest uint64 }
+
+// sending is what a host had sent before a frame, and which event has sent that.
+type sending struct {
+	limit
+	number uint64 // among the frames of the shard
+	before sent
+}
+
+// remember is called before the host sends a frame.
+func (h *Host) remember() {
+	s := h.shard
+	if !s.f.apart {
+		return
+	}
+	if h.window != s.f.window {
+		h.window, h.recent = s.f.window, h.recent[:0]
+	}
+	s.sends++
+	h.recent = append(h.recent, sending{limit{s.now, s.order}, s.sends, sent{h.sentFrames, h.digest}})
+}
+
+// marked is a call of Host.Mark.
+type marked struct {
+	limit
+	window uint64
+	sends  uint64 // by the shard before it
+}
+
+func (m *marked) isBefore(o *marked) bool {
+	return m.at < o.at || m.at == o.at && m.order < o.order
+}
+
+// sentUntil returns what a host had sent when a shard was marked, in the window that has ended.
+func (h *Host) sentUntil(of *shard) sent {
+	if h.window == of.f.window {
+		m := &of.marked
+		after := sort.Search(len(h.recent), func(i int) bool {
+			r := &h.recent[i]
+			if h.shard == of {
+				return r.number > m.sends
+			}
+			return r.at > m.at || r.at == m.at && r.order > m.order
+		})
+		if after < len(h.recent) {
+			return h.recent[after].before
+		}
+	}
+	return sent{h.sentFrames, h.digest}
+}
+
+// Mark remembers what all hosts have sent until now, for Marked, instead of at an earlier time. A
+// function or a process of the host calls it.
+func (h *Host) Mark() {
+	f, s := h.f, h.shard
+	if !f.apart {
+		f.mark = append(f.mark[:0], f.sentByHosts()...)
+		return
+	}
+	s.marked = marked{limit{s.now, s.order}, f.window, s.sends}
+}
+
+// Marked returns the digest as it was at the last Mark, by virtual time, or "" if there was none.
+func (f *Fabric) Marked() string {
+	f.mustBeAlone("Fabric.Marked")
+	if f.mark == nil {
+		return ""
+	}
+	return digestOf(f.mark)
+}
+
+func (f *Fabric) sentByHosts() []sent {
+	all := make([]sent, len(f.hosts))
+	for i, h := range f.hosts {
+		all[i] = sent{h.sentFrames, h.digest}
+	}
+	return all
+}
+
+func digestOf(all []sent) string {
+	d := fnv.New64a()
+	var b [16]byte
+	for _, s := range all {
+		binary.LittleEndian.PutUint64(b[:], s.frames)
+		binary.LittleEndian.PutUint64(b[8:], s.digest)
+		_, _ = d.Write(b[:])
+	}
+	return fmt.Sprintf("%016x", d.Sum64())
+}
