@@ -58,6 +58,47 @@ func BenchmarkPackets(b *testing.B) {
 	}
 }
 
+// BenchmarkWorkers has the real time that two workers take for a permutation, as a share of that of
+// one, side by side. The machine needs two free processors.
+func BenchmarkWorkers(b *testing.B) {
+	for _, c := range []struct {
+		name     string
+		topology fabric.Topology
+	}{{"leafspine64", fabric.LeafSpine(8, 8, 8)}, {"fattree54", fabric.FatTree(6)}} {
+		b.Run(c.name, func(b *testing.B) {
+			var all [2]*fabric.Fabric
+			for i := range all {
+				f := newFabric(b, &fabric.Config{Topology: c.topology, Workers: 1 + i, Switch: fabric.Switch{
+					ECN: fabric.ECN{Min: 100e3, Max: 400e3, P: 0.2}, PFC: fabric.PFC{Classes: 1, Xoff: 500e3}}})
+				all[i] = f
+				var nodes []*node
+				for _, h := range f.Hosts() {
+					nodes = append(nodes, onStatic(b, f, h, roce.Config{DCQCN: &roce.DCQCN{RPGMaxRate: 100e9}}))
+				}
+				for i, n := range nodes {
+					x, y := connect(n, nodes[(i+len(nodes)/2)%len(nodes)], verbs.MTU4096)
+					x.write(y, 256<<10, -1)
+				}
+				f.Run(100 * time.Microsecond)
+			}
+			var took [2]time.Duration
+			b.ReportAllocs()
+			b.ResetTimer()
+			for range b.N {
+				for i, f := range all {
+					began := time.Now()
+					f.Run(20 * time.Microsecond)
+					took[i] += time.Since(began)
+				}
+			}
+			if a, b := all[0].Digest(), all[1].Digest(); a != b {
+				panic(a + " is not " + b)
+			}
+			b.ReportMetric(took[1].Seconds()/took[0].Seconds(), "2workers/1worker")
+		})
+	}
+}
+
 // BenchmarkHosts has the time and the memory of a host with a device and 16 QPs.
 func BenchmarkHosts(b *testing.B) {
 	const hosts = 1000

@@ -205,8 +205,8 @@ func (c *Config) complete() error {
 	if c.MTU < link.MinMTU || c.MTU > link.MaxSuperframe {
 		return fmt.Errorf("fabric: MTU is %d: it must be %d to %d", c.MTU, link.MinMTU, link.MaxSuperframe)
 	}
-	if c.Workers < 0 || c.Workers > maxWorkers {
-		return fmt.Errorf("fabric: Workers is %d: it must be 0 to %d", c.Workers, maxWorkers)
+	if c.Workers < 0 || c.Workers > MaxWorkers {
+		return fmt.Errorf("fabric: Workers is %d: it must be 0 to %d", c.Workers, MaxWorkers)
 	}
 	if c.Link.Rate == 0 {
 		c.Link.Rate = 100e9

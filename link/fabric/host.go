@@ -103,7 +103,8 @@ func (h *Host) Now() time.Duration { return time.Duration(h.shard.now / nanoseco
 // Clock implements link.Clocked.
 func (h *Host) Clock() clock.Clock { return clock.New(hostTime{h}) }
 
-// Attach implements link.Link.
+// Attach implements link.Link. With Config.Workers, it is not for the time when other hosts run:
+// whether a broadcast comes before or after is not certain then.
 func (h *Host) Attach(recv link.Receiver) {
 	h.receiver = recv
 	h.receives.Store(recv != nil)

@@ -10,12 +10,14 @@ import (
 	"github.com/softrnic/softrnic/link/clock"
 )
 
-// Process is ordinary Go code of a host, in virtual time. One process runs at a time, and no time
-// passes meanwhile. It goes on until it waits: in Sleep or Until, or in a method of packages verbs,
-// rdmacm or rsocket, whose objects are those of a device on this fabric.
+// Process is ordinary Go code of a host, in virtual time. One process runs at a time, or one of each
+// worker ([Config.Workers]), and no time of its host passes meanwhile. It goes on until it waits: in
+// Sleep or Until, or in a method of packages verbs, rdmacm or rsocket, whose objects are those of a
+// device on this fabric.
 //
 // A process must not wait for another one by other means, such as a channel, a mutex or
-// time.Sleep: the whole fabric would wait with it. What it shares with others needs no lock.
+// time.Sleep: the whole fabric would wait with it. What it shares with others of its worker needs no
+// lock.
 type Process struct {
 	host   *Host
 	do     func(p *Process)
@@ -115,8 +117,8 @@ func (p *Process) Sleep(d time.Duration) {
 	p.pause()
 }
 
-// Until waits until ready returns true. It may be a matter of other hosts. Their changes are seen
-// within a microsecond.
+// Until waits until ready returns true. Without Config.Workers it may be a matter of other hosts,
+// whose changes are seen within a microsecond.
 func (p *Process) Until(ready func() bool) { p.host.park(ready) }
 
 // WithTimeout is [context.WithTimeout] in virtual time.

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// maxWorkers is the most goroutines that run hosts.
-const maxWorkers = 256
+// MaxWorkers is the most that Config.Workers may be.
+const MaxWorkers = 256
 
 // shard is a part of the network that one goroutine runs: switches, and the hosts at them. Only
 // packets and pause frames go from one shard to another.

@@ -13,6 +13,7 @@ import (
 	"github.com/softrnic/softrnic/link/clock"
 	"github.com/softrnic/softrnic/link/fabric"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/tests/stacktest"
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
@@ -31,12 +32,13 @@ func TestWorkers(t *testing.T) {
 		{"dumbbell", fabric.Dumbbell(4), fabric.Switch{Buffer: 300e3}, func(c fabric.Counters) bool { return c.Dropped > 0 }},
 		{"leaf-spine", fabric.LeafSpine(4, 3, 2), fabric.Switch{ECN: ecn, PFC: fabric.PFC{Classes: 0xff, Xoff: 60e3}},
 			func(c fabric.Counters) bool { return c.Pauses > 0 && c.Marked > 0 }},
-		{"spray", fabric.LeafSpine(3, 2, 3), fabric.Switch{ECMP: fabric.Spray, Queue: 100e3}, func(c fabric.Counters) bool { return c.Dropped > 0 }},
+		{"spray", fabric.LeafSpine(3, 2, 3), fabric.Switch{ECMP: fabric.Spray, Queue: 100e3},
+			func(c fabric.Counters) bool { return c.Dropped > 0 }},
 		{"fat tree", fabric.FatTree(4), fabric.Switch{ECN: ecn, Queue: 150e3}, func(c fabric.Counters) bool { return c.Marked > 0 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			first := ""
-			for workers := range 5 {
+			for workers := range stacktest.Size(4, 5, 9) {
 				f := newFabric(t, &fabric.Config{Topology: c.topology, Switch: c.sw, Workers: workers, Seed: 3, Link: fabric.Link{Rate: 40e9}})
 				got, counters := load(t, f)
 				if !c.want(counters) || counters.Lost == 0 {

@@ -7,6 +7,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/output"
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/capture"
+	network "github.com/softrnic/softrnic/link/fabric"
 )
 
 // Command has the subcommands.
@@ -31,6 +33,7 @@ type Run struct {
 	Seed     *int64   `help:"Seed of all random numbers. The same seed gives the same packets at the same times."`
 	Until    *string  `placeholder:"TIME" help:"Virtual time at which the run ends, if flows are left. Default: 1s."`
 
+	Workers  int           `placeholder:"N" help:"Processors to use, for workloads whose flows do not start others. The results do not depend on it. Default: all."`
 	Interval time.Duration `default:"10us" placeholder:"TIME" help:"Virtual time between samples. It doubles when there are more than a million. Default: 10us."`
 	FCT      string        `name:"fct" type:"path" placeholder:"FILE" help:"Write each flow's completion time and slowdown to this file, as CSV."`
 	Queues   string        `type:"path" placeholder:"FILE" help:"Write the ports' queues and bytes over time to this file, as CSV: those that have changed."`
@@ -69,6 +72,9 @@ func (c *Run) load() (*config, error) {
 	if c.File == "" && (c.Topology == "" || len(c.Workload) == 0) {
 		return nil, cli.Usagef("no network: use a file, or --topology and --workload")
 	}
+	if c.Workers < 0 || c.Workers > network.MaxWorkers {
+		return nil, cli.Usagef("--workers is %d: it must be 1 to %d", c.Workers, network.MaxWorkers)
+	}
 	if c.Interval < 100*time.Nanosecond || c.Interval > time.Second {
 		return nil, cli.Usagef("--interval is %v: it must be 100ns to 1s", c.Interval)
 	}
@@ -88,7 +94,11 @@ func (c *Run) Run(ctx context.Context, e *cli.Env) (err error) {
 	if err != nil {
 		return err
 	}
-	r, err := newRun(cfg, c.Verify, c.Interval)
+	workers := c.Workers
+	if workers == 0 {
+		workers = min(runtime.GOMAXPROCS(0), network.MaxWorkers)
+	}
+	r, err := newRun(cfg, c.Verify, c.Interval, workers)
 	if err != nil {
 		return err
 	}
@@ -120,7 +130,7 @@ func (c *Run) Run(ctx context.Context, e *cli.Env) (err error) {
 		if now := time.Now(); now.Sub(shown) > 100*time.Millisecond {
 			shown = now
 			bar.Describe(fmt.Sprintf("%v virtual, %v real", r.f.Now(), now.Sub(began).Round(100*time.Millisecond)))
-			_ = bar.Set(r.ended)
+			_ = bar.Set(int(r.ended.Load()))
 		}
 	})
 	_ = bar.Clear()

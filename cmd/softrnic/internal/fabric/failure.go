@@ -195,9 +195,9 @@ func (r *run) slowHost(e *failure) (begin, end func(), err error) {
 	cycle = func() {
 		if !ended {
 			pause(true)
-			h.Clock().AfterFunc(slowness-free, func() {
+			h.Alone(slowness-free, func() {
 				pause(false)
-				h.Clock().AfterFunc(free, cycle)
+				h.Alone(free, cycle)
 			})
 		}
 	}

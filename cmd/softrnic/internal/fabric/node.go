@@ -224,7 +224,7 @@ func (r *run) connectQP(qp *verbs.QP, of, to *node, number uint32) error {
 const lingering = time.Millisecond
 
 func (c *connection) closeLater() {
-	c.from.h.Clock().AfterFunc(lingering, func() {
+	c.from.h.Alone(lingering, func() {
 		for _, l := range c.lanes {
 			l.close()
 		}

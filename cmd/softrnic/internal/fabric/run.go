@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	network "github.com/softrnic/softrnic/link/fabric"
@@ -19,11 +22,12 @@ type run struct {
 	ports  []*network.Port
 	verify bool
 	depth  int // messages of a lane that are not completed
+	mu     sync.Mutex
 	err    error
 
 	flows   []*flow // in the order of their start
 	planned int     // flows of all workloads
-	ended   int
+	ended   atomic.Int64
 	pairs   map[pair]*connection
 	open    int // QPs
 	holds   *holds
@@ -67,11 +71,14 @@ type pair struct {
 const outstanding = 1 << 20
 
 // newRun makes the network and the nodes. The caller closes it.
-func newRun(cfg *config, verify bool, interval time.Duration) (*run, error) {
+func newRun(cfg *config, verify bool, interval time.Duration, workers int) (*run, error) {
 	r := &run{cfg: cfg, verify: verify, pairs: map[pair]*connection{}, series: series{interval: interval}, holds: newHolds()}
 	var err error
 	if r.net, err = cfg.fabric(); err != nil {
 		return nil, err
+	}
+	if workers > 1 && cfg.independent() {
+		r.net.Workers = workers
 	}
 	device, err := cfg.device()
 	if err != nil {
@@ -80,14 +87,24 @@ func newRun(cfg *config, verify bool, interval time.Duration) (*run, error) {
 	if r.f, err = network.New(r.net); err != nil {
 		return nil, err
 	}
+	if r.f.Lookahead() > lingering { // connections could not be closed in time
+		r.net.Workers = 0
+		if r.f, err = network.New(r.net); err != nil {
+			return nil, err
+		}
+	}
 	r.ports = r.f.Ports()
 	r.graph = newGraph(r.ports[len(r.f.Hosts()):])
 	r.depth = int(max(4, min(64, max(outstanding, 2*cfg.RDMA.Window)/cfg.RDMA.Message)))
 	pattern := make([]byte, cfg.RDMA.Message+spread)
 	rand.NewChaCha8([32]byte{}).Read(pattern) // it does not fail
-	sink := make([]byte, cfg.RDMA.Message+spread)
+	sinks := make([][]byte, max(1, r.net.Workers))
+	r.series.moved = make([][]*flow, len(sinks))
+	for i := range sinks {
+		sinks[i] = make([]byte, cfg.RDMA.Message+spread)
+	}
 	for _, h := range r.f.Hosts() {
-		n, err := newNode(r.f, h, device, pattern, sink)
+		n, err := newNode(r.f, h, device, pattern, sinks[h.Worker()])
 		if err != nil {
 			r.close()
 			return nil, err
@@ -99,6 +116,21 @@ func newRun(cfg *config, verify bool, interval time.Duration) (*run, error) {
 		return nil, err
 	}
 	return r, nil
+}
+
+// independent says whether flows begin at times that are known before, so that the hosts can run at
+// the same time. In other workloads the end of a flow starts another one, at another host, in no
+// time.
+func (c *config) independent() bool {
+	return !slices.ContainsFunc(c.Workloads, func(w workload) bool {
+		switch w.Kind {
+		case "poisson", "trace":
+			return false
+		case "incast", "permutation", "all-to-all":
+			return w.Rounds > 1
+		}
+		return true
+	})
 }
 
 func (r *run) close() {
@@ -132,15 +164,18 @@ func (r *run) plan() error {
 
 // check keeps the first error that must not happen.
 func (r *run) check(err error) {
-	if err != nil && r.err == nil {
+	if err == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil {
 		r.err = fmt.Errorf("at %v: %w", r.f.Now(), err)
 	}
 }
 
-// at calls a function at a virtual time.
-func (r *run) at(t time.Duration, host int, do func()) {
-	r.nodes[host].h.Clock().AfterFunc(t-r.f.Now(), do)
-}
+// at calls a function at a virtual time. It may use all hosts.
+func (r *run) at(t time.Duration, host int, do func()) { r.nodes[host].h.Alone(t-r.f.Now(), do) }
 
 // random returns the random numbers of a workload, or of a part of it.
 func (r *run) random(load, part int) *rand.Rand {
@@ -209,7 +244,8 @@ func (r *run) shares(bytes int64) []int64 {
 func (r *run) progressed(f *flow, bytes int, last bool) {
 	f.acked += int64(bytes)
 	if f.recent == 0 {
-		r.series.moved = append(r.series.moved, f)
+		moved := &r.series.moved[r.requester(f).Worker()]
+		*moved = append(*moved, f)
 	}
 	f.recent += int64(bytes)
 	if last {
@@ -217,6 +253,14 @@ func (r *run) progressed(f *flow, bytes int, last bool) {
 			r.end(f)
 		}
 	}
+}
+
+// requester returns the host that has a flow's completions.
+func (r *run) requester(f *flow) *network.Host {
+	if f.read {
+		return r.nodes[f.to].h
+	}
+	return r.nodes[f.from].h
 }
 
 func (r *run) failed(f *flow, status verbs.WCStatus) {
@@ -227,9 +271,10 @@ func (r *run) failed(f *flow, status verbs.WCStatus) {
 }
 
 func (r *run) end(f *flow) {
-	f.end = r.f.Now()
-	if r.ended++; r.ended == r.planned {
-		r.digest = r.f.Digest()
+	h := r.requester(f)
+	f.end = h.Now()
+	if n := r.ended.Add(1); n == int64(r.planned) || r.f.Lookahead() > 0 { // the last in real time need not be the last
+		h.Mark()
 	}
 	if f.conn != nil {
 		f.conn.closeLater()
@@ -248,7 +293,7 @@ const mostAtOnce = 50 * time.Microsecond
 func (r *run) advance(ctx context.Context, progress func()) error {
 	began := time.Now()
 	until := time.Duration(r.cfg.Until)
-	for r.ended < r.planned && r.f.Now() < until && r.err == nil && ctx.Err() == nil {
+	for r.left() && r.f.Now() < until && r.err == nil && ctx.Err() == nil {
 		now, interval := r.f.Now(), r.series.interval
 		at, ok := r.f.Next()
 		if !ok {
@@ -266,19 +311,22 @@ func (r *run) advance(ctx context.Context, progress func()) error {
 		r.sample()
 		progress()
 	}
-	if r.digest == "" {
+	if r.digest = r.f.Marked(); r.left() {
 		r.digest = r.f.Digest()
 	}
 	r.wall = time.Since(began)
-	if r.err == nil && r.ended < r.planned && r.f.Now() < until {
+	if r.err == nil && r.left() && r.f.Now() < until {
 		return ctx.Err()
 	}
 	return r.err
 }
 
+// left says whether there are flows that have not ended.
+func (r *run) left() bool { return r.ended.Load() < int64(r.planned) }
+
 // now is the end of the run: that of its last flow, or until.
 func (r *run) now() (last time.Duration) {
-	if r.ended < r.planned {
+	if r.left() {
 		return r.f.Now()
 	}
 	for _, f := range r.flows {

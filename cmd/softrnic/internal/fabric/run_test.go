@@ -90,7 +90,7 @@ func TestVerify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := newRun(cfg, true, 10*time.Microsecond)
+	r, err := newRun(cfg, true, 10*time.Microsecond, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

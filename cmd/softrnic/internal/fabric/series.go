@@ -9,11 +9,11 @@ import (
 // series are samples over time: of queues, and of flows.
 type series struct {
 	interval time.Duration
-	queues   []sample // of ports
-	rates    []sample // of flows
-	moved    []*flow  // since the last sample
-	sent     []uint64 // by ports, until then
-	queued   []int64  // at ports, then
+	queues   []sample  // of ports
+	rates    []sample  // of flows
+	moved    [][]*flow // since the last sample, by the worker of their requester
+	sent     []uint64  // by ports, until then
+	queued   []int64   // at ports, then
 }
 
 // sample is what a port or a flow has in an interval. There is none of a port that has sent nothing
@@ -48,11 +48,15 @@ func (r *run) sample() {
 			s.sent[i], s.queued[i] = n, queued
 		}
 	}
-	for _, f := range s.moved {
-		s.rates = append(s.rates, sample{bin: bin, id: int32(f.id), bytes: f.recent})
-		f.recent = 0
+	first := len(s.rates)
+	for i, flows := range s.moved {
+		for _, f := range flows {
+			s.rates = append(s.rates, sample{bin: bin, id: int32(f.id), bytes: f.recent})
+			f.recent = 0
+		}
+		s.moved[i] = flows[:0]
 	}
-	s.moved = s.moved[:0]
+	slices.SortFunc(s.rates[first:], func(a, b sample) int { return cmp.Compare(a.id, b.id) })
 	for len(s.queues) > maxSamples || len(s.rates) > maxSamples {
 		s.interval *= 2
 		s.queues, s.rates = coarsen(s.queues), coarsen(s.rates)
