@@ -2,7 +2,9 @@ package fabric
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	network "github.com/softrnic/softrnic/link/fabric"
@@ -21,6 +23,8 @@ type node struct {
 	idle  *verbs.CQ // of QPs that have no completions
 	gid   verbs.GID
 	index uint8 // of gid
+
+	lingering []*connection // requested by the node, without flows, in the order in which they are closed
 
 	pattern, sink *verbs.MR // memory that all nodes share: what is sent, and where it goes if nobody looks
 }
@@ -77,6 +81,8 @@ type connection struct {
 	r        *run
 	from, to *node // the requester and the responder
 	lanes    []*lane
+	since    time.Duration // it lingers
+	closed   bool
 }
 
 // lane is a pair of QPs, with what it has to send.
@@ -118,6 +124,12 @@ type message struct {
 func (r *run) connect(from, to *node, read bool, receives int, most int64) (*connection, error) {
 	c := &connection{r: r, from: from, to: to}
 	if r.open += 2 * r.cfg.RDMA.QPs; r.open > maxOpen {
+		all := r.lingering()
+		for _, l := range all[:(len(all)+1)/2] { // half of them, so that the search is seldom
+			l.close()
+		}
+	}
+	if r.open > maxOpen {
 		return nil, fmt.Errorf("there are more than %d QPs at a time", maxOpen)
 	}
 	for range r.cfg.RDMA.QPs {
@@ -150,10 +162,11 @@ func (l *lane) open(read bool, receives int) (err error) {
 	if l.y, err = l.to.newQP(peers, 1, receives); err != nil {
 		return err
 	}
-	if err := l.r.connectQP(l.x, l.from, l.to, l.y.Num()); err != nil {
+	first, answers := l.from.randomPSN(), l.to.randomPSN()
+	if err := l.r.connectQP(l.x, l.from, l.to, l.y.Num(), first, answers); err != nil {
 		return err
 	}
-	if err := l.r.connectQP(l.y, l.to, l.from, l.x.Num()); err != nil {
+	if err := l.r.connectQP(l.y, l.to, l.from, l.x.Num(), answers, first); err != nil {
 		return err
 	}
 	local, remote, receiver := l.from.pattern, l.to.sink, l.to
@@ -195,20 +208,25 @@ func (n *node) newQP(cq *verbs.CQ, sends, receives int) (*verbs.QP, error) {
 		Cap: verbs.QPCap{MaxSendWR: sends, MaxRecvWR: receives, MaxSendSGE: 1}})
 }
 
-// connectQP moves a QP to RTS.
-func (r *run) connectQP(qp *verbs.QP, of, to *node, number uint32) error {
+// randomPSN returns the first PSN of a QP, of 24 bits. It follows from the seed. Connection managers
+// of real hosts take random ones too.
+func (n *node) randomPSN() uint32 { return n.h.Clock().Uint32() >> 8 }
+
+// connectQP moves a QP to RTS. Its first PSN is sends, and that of its peer, to's QP number, is
+// receives.
+func (r *run) connectQP(qp *verbs.QP, of, to *node, number, sends, receives uint32) error {
 	for _, step := range []struct {
 		attr verbs.QPAttr
 		mask verbs.QPAttrMask
 	}{
 		{verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1, QPAccessFlags: access},
 			verbs.QPAttrState | verbs.QPAttrPKeyIndex | verbs.QPAttrPort | verbs.QPAttrAccessFlags},
-		{verbs.QPAttr{QPState: verbs.StateRTR, PathMTU: verbs.MTUFor(r.cfg.RDMA.MTU), DestQPNum: number, RQPSN: 1, MaxDestRDAtomic: 16,
+		{verbs.QPAttr{QPState: verbs.StateRTR, PathMTU: verbs.MTUFor(r.cfg.RDMA.MTU), DestQPNum: number, RQPSN: receives, MaxDestRDAtomic: 16,
 			MinRNRTimer: 12, AHAttr: verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{DGID: to.gid, SGIDIndex: of.index, HopLimit: 64,
 				TrafficClass: uint8(r.cfg.RDMA.DSCP << 2)}}},
 			verbs.QPAttrState | verbs.QPAttrAV | verbs.QPAttrPathMTU | verbs.QPAttrDestQPN | verbs.QPAttrRQPSN |
 				verbs.QPAttrMaxDestRDAtomic | verbs.QPAttrMinRNRTimer},
-		{verbs.QPAttr{QPState: verbs.StateRTS, SQPSN: 1, Timeout: uint8(r.cfg.RDMA.Timeout), RetryCnt: 7, RNRRetry: 7, MaxRDAtomic: 16},
+		{verbs.QPAttr{QPState: verbs.StateRTS, SQPSN: sends, Timeout: uint8(r.cfg.RDMA.Timeout), RetryCnt: 7, RNRRetry: 7, MaxRDAtomic: 16},
 			verbs.QPAttrState | verbs.QPAttrSQPSN | verbs.QPAttrTimeout | verbs.QPAttrRetryCnt | verbs.QPAttrRNRRetry |
 				verbs.QPAttrMaxQPRDAtomic},
 	} {
@@ -220,16 +238,37 @@ func (r *run) connectQP(qp *verbs.QP, of, to *node, number uint32) error {
 }
 
 // lingering is the time after which a connection is closed that has nothing left to send: its last
-// acknowledgements have arrived then.
+// acknowledgements have arrived then. It is closed earlier if new connections need its QPs.
 const lingering = time.Millisecond
 
 func (c *connection) closeLater() {
-	c.from.h.Alone(lingering, func() {
-		for _, l := range c.lanes {
-			l.close()
-		}
-		c.r.open -= 2 * len(c.lanes)
-	})
+	c.since = c.from.h.Now()
+	c.from.lingering = append(c.from.lingering, c)
+	c.from.h.Alone(lingering, c.close)
+}
+
+// close closes a connection that lingers. No host runs.
+func (c *connection) close() {
+	if c.closed {
+		return
+	}
+	c.closed = true
+	for _, l := range c.lanes {
+		l.close()
+	}
+	c.r.open -= 2 * len(c.lanes)
+	for n := c.from; len(n.lingering) > 0 && n.lingering[0].closed; {
+		n.lingering = n.lingering[1:]
+	}
+}
+
+// lingering returns the connections that linger, those that do for the longest first.
+func (r *run) lingering() (all []*connection) {
+	for i := range r.nodes {
+		all = append(all, r.nodes[i].lingering...)
+	}
+	slices.SortStableFunc(all, func(a, b *connection) int { return cmp.Compare(a.since, b.since) })
+	return all
 }
 
 func (l *lane) close() {

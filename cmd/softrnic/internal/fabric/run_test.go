@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
+	"github.com/softrnic/softrnic/verbs"
 )
 
 // run runs softrnic fabric run, and returns its output.
@@ -83,18 +84,7 @@ func TestWorkloads(t *testing.T) {
 
 // TestVerify: bytes that change on the way are reported.
 func TestVerify(t *testing.T) {
-	cfg, err := load("", []string{`topology = {kind="star", hosts=2}`, `workload = [{kind="incast", size="200kB"}]`})
-	if err == nil {
-		err = cfg.complete()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := newRun(cfg, true, 10*time.Microsecond, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.close()
+	r := prepared(t, `topology = {kind="star", hosts=2}`, `workload = [{kind="incast", size="200kB"}]`)
 	r.at(5*time.Microsecond, 0, func() { r.nodes[0].pattern.Buf()[5000]++ })
 	if err := r.advance(context.Background(), func() {}); err != nil {
 		t.Fatal(err)
@@ -198,11 +188,8 @@ func TestTraced(t *testing.T) {
 			"--failure=bit-errors:node=leaf0,peer=spine0,rate=2e-6,at=0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			lost, all := false, []int{5} // spray: two flows to one host begin with the same PSN, and a NAK is for one of them
+			lost := false
 			for seed := range seeds {
-				all = append(all, seed)
-			}
-			for _, seed := range all {
 				flags := []string{"--seed", strconv.Itoa(seed)}
 				files := map[string]string{"host0": "", "host3": ""}
 				for host := range files {
@@ -254,6 +241,78 @@ func TestFailures(t *testing.T) {
 		"--set=rdma.timeout=1")
 	if s.Flows.Done != 1 || s.Flows.Failed != 1 || s.Failures["RETRY_EXC_ERR"] != 1 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// prepared makes a run of a file's text.
+func prepared(t *testing.T, text ...string) *run {
+	t.Helper()
+	cfg, err := load("", text)
+	if err == nil {
+		err = cfg.complete()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := newRun(cfg, true, 10*time.Microsecond, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.close)
+	return r
+}
+
+// TestFirstPSN: the first PSNs of QPs follow from the seed, and differ.
+func TestFirstPSN(t *testing.T) {
+	first := func(seed string) (psns []uint32) {
+		r := prepared(t, `topology = {kind="star", hosts=3}`, `workload = [{kind="incast", size="1kB"}]`, "seed = "+seed)
+		if err := r.advance(t.Context(), func() {}); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range r.lingering() {
+			for _, qp := range []*verbs.QP{c.lanes[0].x, c.lanes[0].y} {
+				a, _, err := qp.Query()
+				if err != nil {
+					t.Fatal(err)
+				}
+				psns = append(psns, a.SQPSN, a.RQPSN)
+			}
+		}
+		return psns
+	}
+	one, again, two := first("1"), first("1"), first("2")
+	if len(one) != 8 || !slices.Equal(one, again) || slices.Equal(one, two) {
+		t.Errorf("PSNs %v, the same seed %v, another %v", one, again, two)
+	}
+	for i := 0; i < len(one); i += 4 {
+		if one[i] != one[i+3] || one[i+1] != one[i+2] {
+			t.Errorf("PSNs of a requester and its responder: %v", one[i:i+4])
+		}
+	}
+	slices.Sort(one)
+	if all := slices.Compact(one); len(all) != 4 || all[3]-all[0] < 1<<12 {
+		t.Errorf("PSNs %v", all)
+	}
+}
+
+// TestManyRounds: connections that linger after short flows are closed when the QPs that a run may
+// have are needed.
+func TestManyRounds(t *testing.T) {
+	short := []string{`topology = {kind="star", hosts=2}`, `workload = [{kind="incast", size=1, rounds=200}]`}
+	r := prepared(t, short...)
+	r.open = maxOpen - 4 // those of two connections
+	if err := r.advance(t.Context(), func() {}); err != nil || r.ended.Load() != 200 || r.f.Now() > lingering || len(r.lingering()) != 2 {
+		t.Errorf("after %d flows and %v, %d connections linger: %v", r.ended.Load(), r.f.Now(), len(r.lingering()), err)
+	}
+	r = prepared(t, short...)
+	r.open = maxOpen - 1
+	if err := r.advance(t.Context(), func() {}); err == nil || !strings.Contains(err.Error(), "QPs at a time") {
+		t.Errorf("without room for a connection: %v", err)
+	}
+	r = prepared(t, `topology = {kind="star", hosts=3}`, `workload = [{kind="incast", size=1, rounds=600}]`)
+	if err := r.advance(t.Context(), func() {}); err != nil || r.ended.Load() != 1200 || r.f.Now() < 2*lingering || r.open >= 2*2*600 ||
+		r.open != 2*len(r.lingering()) {
+		t.Errorf("after %d flows and %v, %d connections linger, with %d QPs: %v", r.ended.Load(), r.f.Now(), len(r.lingering()), r.open, err)
 	}
 }
 
