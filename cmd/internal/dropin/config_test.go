@@ -44,6 +44,20 @@ func TestSelectiveRepeatFromEnv(t *testing.T) {
 	}
 }
 
+func TestCongestionFromEnv(t *testing.T) {
+	for _, env := range []string{"", "SOFTRNIC_CONGESTION=1", "SOFTRNIC_CONGESTION_BY_DELAY=1"} {
+		got, err := fromEnv(t, "SOFTRNIC_LINK=kernel:lo;shm", env)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, r := range got.Rails {
+			if r.Flags.Congestion != strings.HasSuffix(env, "CONGESTION=1") || r.Flags.ByDelay != strings.HasSuffix(env, "DELAY=1") {
+				t.Errorf("%q: rail %d has DCQCN %t, by delay %t", env, i, r.Flags.Congestion, r.Flags.ByDelay)
+			}
+		}
+	}
+}
+
 // TestSharedFromEnv: a rail on the machine's own sockets is shared unless SOFTRNIC_SHARED is 0.
 // Other rails are not shared.
 func TestSharedFromEnv(t *testing.T) {
