@@ -354,6 +354,12 @@ func TestVerify(t *testing.T) {
 	if c.Verify(b, d) {
 		t.Error("a damaged packet is valid")
 	}
+	flush, d := arrival(peer, own, &wire.Packet{BTH: wire.BTH{Opcode: wire.RCFlush, DestQP: 0x10001}})
+	d.Header = header(peer, own, 0x1234, len(flush))
+	wire.PutICRC(d.Header, flush)
+	if c.Verify(flush, d) {
+		t.Error("a FLUSH is valid before its process has seen it")
+	}
 }
 
 // A living process may have no hub for a moment. Nothing else answers for it.

@@ -23,20 +23,21 @@ func ID(header []byte) uint16 { return binary.BigEndian.Uint16(header[idAt:]) }
 // x^32, times x^8 for each byte after them, modulo the CRC's polynomial. Division by that power of
 // x, except for x^16, leaves the difference in 16 of 32 bits, and zeros in the others.
 func SolveID(header, pkt []byte) (id uint16, ok bool) {
-	const (
-		after   = ipv4UDPLen - idAt - 2 // bytes of the header after it
-		longest = len(inverse.high)*len(inverse.low) - after - 2
-	)
 	n := len(pkt) - ICRCLen
-	if len(header) != ipv4UDPLen || n < BTHLen || n >= longest {
+	if len(header) != ipv4UDPLen || n < BTHLen || n >= longestSolved {
 		return 0, false
 	}
+	return solveID(header, binary.LittleEndian.Uint32(pkt[n:])^ICRC(header, pkt[:n]), n)
+}
+
+// solveID computes the identification from the difference of a packet's ICRC and that for the
+// header's identification. The CRC covers n bytes after the header, at most longestSolved.
+func solveID(header []byte, difference uint32, n int) (id uint16, ok bool) {
 	guess := ID(header)
-	difference := binary.LittleEndian.Uint32(pkt[n:]) ^ ICRC(header, pkt[:n])
 	if difference == 0 {
 		return guess, true
 	}
-	by := after + n + 2
+	by := afterID + n + 2
 	difference = multiply(difference, inverse.low[by%len(inverse.low)])
 	difference = multiply(difference, inverse.high[by/len(inverse.low)])
 	if difference>>16 != 0 {
@@ -48,6 +49,9 @@ func SolveID(header, pkt []byte) (id uint16, ok bool) {
 const (
 	ipv4UDPLen = 20 + 8
 	idAt       = 4 // offset of the identification in the header
+
+	afterID       = ipv4UDPLen - idAt - 2 // bytes of the header after it
+	longestSolved = len(inverse.high)*len(inverse.low) - afterID - 2
 )
 
 // Polynomials modulo that of the CRC have the coefficient of x^0 in bit 31, like crc32.IEEE.

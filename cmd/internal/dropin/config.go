@@ -192,7 +192,7 @@ func pick[T any](list []T, rail int) T {
 
 // flags returns the node's flags of a rail.
 func (s *Settings) flags(link, addrs string) (f node.Flags, err error) {
-	f = node.Flags{Selective: s.Selective, Congestion: s.Congestion, ByDelay: s.ByDelay, Trace: s.Trace,
+	f = node.Flags{Selective: s.Selective, RxeFlush: s.RxeFlush, Congestion: s.Congestion, ByDelay: s.ByDelay, Trace: s.Trace,
 		Secure: s.Secure, Peer: values(s.Peer), SecurePort: uint16(s.SecurePort.Value), Allow: values(s.Allow)}
 	f.TLSFlags = node.TLSFlags{TLS: s.TLS, TLSCA: s.TLSCA, TLSName: s.TLSName}
 	f.Log = slog.Level(s.Log.Value)

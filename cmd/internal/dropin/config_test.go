@@ -30,15 +30,20 @@ func TestTraceFromEnv(t *testing.T) {
 	}
 }
 
-func TestSelectiveRepeatFromEnv(t *testing.T) {
-	for value, want := range map[string]bool{"1": true, "0": false, "": false} {
-		got, err := fromEnv(t, "SOFTRNIC_LINK=kernel:lo;shm", "SOFTRNIC_SELECTIVE_REPEAT="+value)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, r := range got.Rails {
-			if r.Flags.Selective != want {
-				t.Errorf("SOFTRNIC_SELECTIVE_REPEAT=%s: rail %d has it %v", value, i, r.Flags.Selective)
+func TestSwitchesFromEnv(t *testing.T) {
+	for name, of := range map[string]func(*node.Flags) bool{
+		"SOFTRNIC_SELECTIVE_REPEAT": func(f *node.Flags) bool { return f.Selective },
+		"SOFTRNIC_RXE_FLUSH":        func(f *node.Flags) bool { return f.RxeFlush },
+	} {
+		for value, want := range map[string]bool{"1": true, "0": false, "": false} {
+			got, err := fromEnv(t, "SOFTRNIC_LINK=kernel:lo;shm", name+"="+value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, r := range got.Rails {
+				if of(&r.Flags) != want {
+					t.Errorf("%s=%s: rail %d has it %v", name, value, i, !want)
+				}
 			}
 		}
 	}

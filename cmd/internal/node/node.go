@@ -53,6 +53,7 @@ type Flags struct {
 	LongFPDUs  bool     `group:"node" name:"long-fpdus" help:"iWARP: allow FPDUs longer than a TCP segment, if the links of both nodes segment TCP and the peer is a SoftRNIC with the same flag. Peers recognise each other by reserved bits of MPA frames, which are otherwise zero. Default: off; an FPDU fits into a segment, as in RFC 5044."`
 	MPA        mpaSetUp `group:"node" name:"mpa" placeholder:"SET-UP" help:"iWARP: options of the MPA connection setup: no-crc (no CRCs in FPDUs if the peer needs none either), markers (request markers from the peer), revision1 (send requests of RFC 5044, not RFC 6581), client-server (do not request peer-to-peer mode), or several, such as no-crc,markers. Default: none."`
 	StrictICRC bool     `group:"node" name:"strict-icrc" help:"RoCEv2 with --link kernel: drop IPv4 packets unless their ICRC matches an IP identification that SoftRNICs send. Sockets do not show the identification. Without this flag, it is therefore computed from the ICRC, as needed for packets of Linux's rxe and of most hardware; icrc_id_solved counts these. icrc_errors counts dropped packets. With or without this flag, these include all packets that have passed a NAT; iWARP works through a NAT (--transport iwarp). Other links see the identification, and are always strict."`
+	RxeFlush   bool     `group:"node" name:"rxe-flush" help:"RoCEv2: the peers are Linux's rxe, whose FLUSH has an ICRC that no other device has: send FLUSHes of RC QPs with that ICRC, and accept only those. Peers must be rxes, or SoftRNICs with this flag, to exchange FLUSHes. Default: off; a FLUSH has the ICRC of the IBTA specification, and rxe does not answer it."`
 	Counters   bool     `group:"node" help:"Print the node's non-zero counters to stderr when it ends, with the names of Linux's port counters and rxe's hw_counters."`
 	Trace      string   `group:"node" type:"path" placeholder:"FILE" help:"Append the events of queue pairs to this file, one JSON object per line: state changes, losses, timeouts, RNR waits, NAKs, start and end of iWARP streams."`
 	Secure     string   `group:"node" type:"path" placeholder:"FILE" help:"Encrypt and authenticate everything, by WireGuard: the link is a tunnel to each --peer through this machine's UDP, also through NATs. FILE has this node's private key, of softrnic key, or a configuration in the format of wg(8), with peers; only its owner may read it. The node has the address that softrnic key prints, besides those of --addr. With --link stream, tap or packet, the tunnels are in Ethernet frames there, and peers have no HOST: a switch can relay between nodes behind NATs."`
@@ -220,7 +221,7 @@ func (f *Flags) Open(e *cli.Env) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg := roce.Config{SelectiveRepeat: f.Selective, StrictICRC: f.StrictICRC, Window: f.Window}
+	cfg := roce.Config{SelectiveRepeat: f.Selective, StrictICRC: f.StrictICRC, RxeFlush: f.RxeFlush, Window: f.Window}
 	if f.Congestion {
 		cfg.DCQCN = &roce.DCQCN{}
 	}

@@ -70,6 +70,7 @@ type Engine struct {
 
 	ids        ipid.Peers // IPv4 identifications computed from ICRCs
 	strictICRC bool       // identifications are not computed
+	rxeFlush   bool       // the ICRC of an RC FLUSH is that of Linux's rxe
 
 	shared  receive.Shared // of all QPs
 	byDelay *byDelay       // nil without congestion control by delay
@@ -90,7 +91,7 @@ func New(nics []stack.NIC, cfg roce.Config, regions *memory.Regions, queue *time
 	e.shared.Clock = queue.Now
 	simulated := queue.Clock().Virtual()
 	e.env.Prompt, e.shared.NoForgeries = simulated, simulated
-	e.selective, e.strictICRC = cfg.SelectiveRepeat, cfg.StrictICRC
+	e.selective, e.strictICRC, e.rxeFlush = cfg.SelectiveRepeat, cfg.StrictICRC, cfg.RxeFlush
 	if cfg.ByDelay != nil {
 		e.byDelay = newByDelay(cfg.ByDelay)
 	}

@@ -33,7 +33,17 @@ func (q *qp) sendFlush(wr *verbs.PostedSend, psn uint32) {
 	p.XRCETH.SRQ = wr.RemoteSRQN
 	p.FETH = wire.FETH{Placement: uint8(wr.FlushType), Selectivity: uint8(wr.FlushLevel)}
 	p.RETH = wire.RETH{Addr: wr.RemoteAddr, RKey: wr.RKey, Length: wr.FlushLength}
-	q.sendHeader(&p)
+	header, b := q.datagram(&p, 0)
+	if b == nil {
+		return
+	}
+	p.EncodeHeader(b)
+	if q.e.rxeFlush && p.Opcode == wire.RCFlush && len(header) > 0 {
+		wire.PutSum(b, wire.RxeFlushICRC(header, b[:len(b)-wire.ICRCLen]))
+		q.sealed(header, b)
+		return
+	}
+	q.seal(header, b)
 }
 
 // execAtomicWrite stores eight bytes.

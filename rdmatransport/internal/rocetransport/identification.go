@@ -18,9 +18,13 @@ const asGuessed = -1
 const superframe = 64
 
 // identify checks the ICRC of a packet whose identification the stack has guessed. It returns the
-// identification, or asGuessed if the guess was right.
-func (e *Engine) identify(d *stack.Datagram, b []byte) (id int, right bool) {
-	found, ok := wire.SolveID(d.Header, b)
+// identification, or asGuessed if the guess was right. rxeFlush: the ICRC is that of rxe's FLUSH.
+func (e *Engine) identify(d *stack.Datagram, b []byte, rxeFlush bool) (id int, right bool) {
+	solve := wire.SolveID
+	if rxeFlush {
+		solve = wire.SolveRxeFlushID
+	}
+	found, ok := solve(d.Header, b)
 	switch {
 	case !ok:
 		return 0, false

@@ -37,6 +37,7 @@ type config struct {
 	maxWR       int
 	goBackN     bool
 	strictICRC  bool
+	rxeFlush    bool
 	dcqcn       *roce.DCQCN
 	byDelay     *roce.ByDelay
 	stopAt      verbs.QPState // leave the QP in this state
@@ -139,11 +140,11 @@ func newRig(t testing.TB, c config) *rig {
 	if c.v6 {
 		r.us, r.them = us6, them6
 	}
-	r.port = &port{t: t, gids: []netip.Addr{linkLocal, us4, us6}, batch: c.batch, joins: map[netip.Addr]int{}}
+	r.port = &port{t: t, gids: []netip.Addr{linkLocal, us4, us6}, batch: c.batch, joins: map[netip.Addr]int{}, rxeFlush: c.rxeFlush}
 	r.port2 = &port{t: t, gids: []netip.Addr{linkLocal}}
 	r.dev = must(rdmatransport.Open(&host{ports: []*port{r.port, r.port2}},
 		&rdmatransport.Config{RoCE: roce.Config{SelectiveRepeat: !c.goBackN, DCQCN: c.dcqcn,
-			ByDelay: c.byDelay, StrictICRC: c.strictICRC}}))
+			ByDelay: c.byDelay, StrictICRC: c.strictICRC, RxeFlush: c.rxeFlush}}))
 	r.pd = must(r.dev.AllocPD())
 	r.scq = must(r.dev.CreateCQ(c.cqe, nil))
 	r.rcq = must(r.dev.CreateCQ(c.cqe, nil))

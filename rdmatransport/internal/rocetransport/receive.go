@@ -38,10 +38,13 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 			continue
 		}
 		id, right := asGuessed, d.NoICRC
+		rxeFlush := e.rxeFlush && pkt.Opcode == wire.RCFlush
 		switch {
 		case d.NoICRC:
 		case d.IDGuessed:
-			id, right = e.identify(d, b)
+			id, right = e.identify(d, b, rxeFlush)
+		case rxeFlush:
+			right = wire.CheckRxeFlushICRC(d.Header, b)
 		default:
 			right = run.Check(d.Header, b)
 		}

@@ -122,7 +122,7 @@ func (c *Command) pair(ctx context.Context, e *cli.Env, direct bool, p *loopback
 			return err
 		}
 		serverFlags := node.Flags{Link: c.Link, Addr: []node.CIDR{at}, Congestion: c.Congestion, ByDelay: c.ByDelay, Window: c.Window,
-			Selective: c.Selective,
+			Selective: c.Selective, RxeFlush: c.RxeFlush,
 			LongFPDUs: c.LongFPDUs, MPA: c.MPA, Counters: c.Counters, Trace: c.Trace, LinkFlags: node.LinkFlags{MTU: c.MTU, Log: c.Log}}
 		if server, err = serverFlags.Open(on); err != nil {
 			return err

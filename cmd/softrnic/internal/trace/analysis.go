@@ -310,7 +310,8 @@ func (a *analysis) roce(f *frame) {
 		a.ev.operation = p.Opcode.String()
 		a.ev.about = about(p)
 	}
-	if f.header != nil && !f.cut && !wire.CheckICRC(f.header, f.payload) {
+	standard := f.header == nil || f.cut || wire.CheckICRC(f.header, f.payload)
+	if !standard && !wire.CheckRxeFlushICRC(f.header, f.payload) {
 		if a.superframe(f) {
 			a.roce(f) // the last of its packets
 			return
@@ -357,6 +358,10 @@ func (a *analysis) roce(f *frame) {
 	}
 	w.last, w.lastSeen = f.time, f.number
 	a.ev.flow = w
+	if !standard && !w.rxeFlush {
+		w.rxeFlush = true
+		a.report(note, w, f.number, "the FLUSH has the ICRC of Linux's rxe, which other devices drop; SoftRNIC with --rxe-flush answers it")
+	}
 	if w.peer != nil {
 		a.ev.knownFrom, a.ev.from = true, w.peer.qp
 	}

@@ -40,6 +40,7 @@ type flow struct {
 
 	disordered bool // its packets may have been reordered
 	late       bool // a packet has come after later ones
+	rxeFlush   bool // a FLUSH has had the ICRC of Linux's rxe
 
 	burst   int   // the first packet after the longest silence of the last slowTimeout
 	began   int64 // its time

@@ -103,16 +103,21 @@ func (a *analysis) segmentLength(f *frame) int {
 	return 0
 }
 
+// rightICRC reports whether a packet has its ICRC, or that of a FLUSH of Linux's rxe.
+func rightICRC(header, b []byte) bool {
+	return wire.CheckICRC(header, b) || wire.CheckRxeFlushICRC(header, b)
+}
+
 // fits reports whether the ICRC is right for the first n bytes as a packet.
 func (a *analysis) fits(f *frame, n int) bool {
-	return n >= leastPacket && wire.CheckICRC(a.headerOf(f.header, f.id, n), f.payload[:n])
+	return n >= leastPacket && rightICRC(a.headerOf(f.header, f.id, n), f.payload[:n])
 }
 
 // counting reports whether the packets of a superframe increment the IPv4 identification, as
 // Linux's do.
 func (a *analysis) counting(f *frame, n int) bool {
 	b := f.payload[n:min(2*n, len(f.payload))]
-	return len(b) < leastPacket || !wire.CheckICRC(a.headerOf(f.header, f.id, len(b)), b)
+	return len(b) < leastPacket || !rightICRC(a.headerOf(f.header, f.id, len(b)), b)
 }
 
 // headerOf returns the IP and UDP headers of a packet of n bytes of a superframe. They are valid

@@ -122,3 +122,33 @@ func TestCutSuperframe(t *testing.T) {
 		}
 	}
 }
+
+// TestRxeFlush: a FLUSH with the ICRC of Linux's rxe is no error, alone or in a superframe. A note
+// names it, once for each connection.
+func TestRxeFlush(t *testing.T) {
+	const headers = 14 + 20 + 8
+	c := &rc{t: t}
+	flush := func(after time.Duration, psn uint32) {
+		c.send(0, after, &wire.Packet{BTH: wire.BTH{Opcode: wire.RCFlush, PSN: psn, AckReq: true}, FETH: wire.FETH{Placement: wire.FlushGlobal},
+			RETH: wire.RETH{Length: 64}})
+		b := c.packets[len(c.packets)-1].data
+		header, pkt := b[14:headers], b[headers:]
+		wire.PutSum(pkt, wire.RxeFlushICRC(header, pkt[:len(pkt)-wire.ICRCLen]))
+	}
+	flush(0, 5)
+	flush(time.Millisecond, 6)
+	flush(0, 7)
+	c.request(0, 8, wire.RCSendOnly, 0)
+	packets := []record{c.packets[0], joined(c.packets[1:])}
+	a, out := traced(t, new(Command), packets)
+	if a.counts.Wrong+a.counts.Doubtful != 0 || a.counts.RoCE != 4 || strings.Count(out, "NOTE packet 1: the FLUSH has the ICRC of Linux's rxe") != 1 ||
+		strings.Count(out, "NOTE") != 1 {
+		t.Errorf("%+v\n%s", a.counts, out)
+	}
+	damaged := packets[0]
+	damaged.data = bytes.Clone(damaged.data)
+	damaged.data[headers+20] ^= 1
+	if a, out = traced(t, new(Command), []record{damaged}); a.counts.Wrong != 1 || !strings.Contains(out, "WRONG packet 1: the ICRC is wrong") {
+		t.Errorf("damaged: %+v\n%s", a.counts, out)
+	}
+}

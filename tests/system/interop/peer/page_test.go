@@ -31,7 +31,10 @@ the table of kernels in tests/system/interop/peer and from the reports beside th
 
 ` + "```\ngo test ./tests/system/interop/peer -run '^TestPage$' -update\n```\n\n" +
 		"A trait was seen on a machine of that version where a cell says yes. An empty cell says nothing. What libibverbs' manual pages\n" +
-		"promise and rxe does not do is in [SUITES.md](../../system/dropin/SUITES.md#behaviour-that-the-manual-pages-specify).\n\n")
+		"promise and rxe does not do is in [SUITES.md](../../system/dropin/SUITES.md#behaviour-that-the-manual-pages-specify).\n\n" +
+		"SoftRNIC exchanges FLUSHes with rxe by `--rxe-flush` (in Go roce.Config.RxeFlush): it then sends and accepts the ICRC that rxe has.\n" +
+		"It is the CRC of the standard, continued over the 32 bytes from the BTH on, as they are: rxe's table of opcodes has no offset of\n" +
+		"the payload for FLUSH (rxe_opcode.c), and takes all of the packet for it (rxe_icrc.c). The answers have the ICRC of the standard.\n\n")
 	fmt.Fprintf(&b, "| trait |%s\n|---|%s\n", columns(func(k Kernel) string { return fmt.Sprintf("%v, rdma-core %v", k.Linux, k.RDMACore) }),
 		columns(func(Kernel) string { return "---" }))
 	var traits []Trait

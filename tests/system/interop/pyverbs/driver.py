@@ -23,7 +23,7 @@ from pyverbs.device import Context
 from pyverbs.mr import MR, MW, MWBind, MWBindInfo
 from pyverbs.pd import PD
 from pyverbs.pyverbs_error import PyverbsRDMAError
-from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.qp import QP, QPAttr, QPCap, QPEx, QPInitAttr, QPInitAttrEx
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 
@@ -52,12 +52,17 @@ def keep(obj):
 
 
 class Pair:
-    """A QP with a CQ for each of its queues."""
+    """A QP with a CQ for each of its queues. flushes: FLUSH can be posted, which only the extended functions post."""
 
-    def __init__(self, pd, send_wr, recv_wr, sge, inline):
+    def __init__(self, pd, send_wr, recv_wr, sge, inline, flushes=False):
         self.cqs = [CQ(context, send_wr), CQ(context, recv_wr)]
         cap = QPCap(max_send_wr=send_wr, max_recv_wr=recv_wr, max_send_sge=sge, max_recv_sge=sge, max_inline_data=inline)
-        self.qp = QP(pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cqs[0], rcq=self.cqs[1], cap=cap, sq_sig_all=0))
+        attr = dict(qp_type=e.IBV_QPT_RC, scq=self.cqs[0], rcq=self.cqs[1], cap=cap, sq_sig_all=0)
+        if flushes:
+            self.qp = QPEx(context, QPInitAttrEx(pd=pd, send_ops_flags=e.IBV_QP_EX_WITH_FLUSH, comp_mask=e.IBV_QP_INIT_ATTR_PD
+                                                 | e.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, **attr))
+        else:
+            self.qp = QP(pd, QPInitAttr(**attr))
 
     def close(self):
         for obj in [self.qp] + self.cqs:
@@ -130,8 +135,8 @@ def digest(mr, offset, length):
     return hashlib.sha256(objects[mr].read(length, offset)).hexdigest()
 
 
-def create_qp(pd, send_wr, recv_wr, sge, inline):
-    pair = Pair(objects[pd], send_wr, recv_wr, sge, inline)
+def create_qp(pd, send_wr, recv_wr, sge, inline, flushes):
+    pair = Pair(objects[pd], send_wr, recv_wr, sge, inline, flushes)
     return {"ID": keep(pair), "Num": pair.qp.qp_num}
 
 
@@ -166,8 +171,17 @@ def sg_list(wr):
     return {"num_sge": len(sges), "sg": sges}
 
 
+def post_flush(qp, wr):
+    qp.wr_start()
+    qp.wr_id, qp.wr_flags = wr["WRID"], wr["Flags"]
+    qp.wr_flush(wr["RKey"], wr["RemoteAddr"], wr["FlushLength"], wr["FlushType"], wr["FlushLevel"])
+    qp.wr_complete()
+
+
 def post_send(qp, wr):
     opcode = wr["Opcode"]
+    if opcode == getattr(e, "IBV_WR_FLUSH", None):
+        return post_flush(objects[qp].qp, wr)
     sges = {} if opcode == e.IBV_WR_LOCAL_INV else sg_list(wr)
     request = SendWR(wr_id=wr["WRID"], opcode=opcode, send_flags=wr["Flags"], **sges)
     if opcode in (e.IBV_WR_LOCAL_INV, e.IBV_WR_SEND_WITH_INV):

@@ -162,13 +162,23 @@ type MR struct {
 // RegMR registers length bytes, all zero.
 func (pd *PD) RegMR(length int, access verbs.Access) *MR {
 	pd.d.t.Helper()
+	mr, err := pd.TryRegMR(length, access)
+	if err != nil {
+		pd.d.t.Fatalf("reg_mr: %v", err)
+	}
+	return mr
+}
+
+// TryRegMR is RegMR for access that a device may refuse.
+func (pd *PD) TryRegMR(length int, access verbs.Access) (*MR, error) {
+	pd.d.t.Helper()
 	var made struct {
 		ID         int
 		Addr       uint64
 		LKey, RKey uint32
 	}
-	pd.d.must("reg_mr", arguments{"pd": pd.id, "length": length, "access": access}, &made)
-	return &MR{d: pd.d, id: made.ID, length: length, addr: made.Addr, lkey: made.LKey, rkey: made.RKey}
+	err := pd.d.call("reg_mr", arguments{"pd": pd.id, "length": length, "access": access}, &made)
+	return &MR{d: pd.d, id: made.ID, length: length, addr: made.Addr, lkey: made.LKey, rkey: made.RKey}, err
 }
 
 // Length, Addr, LKey, RKey and SGE are as in verbs.MR.
@@ -252,13 +262,29 @@ type QP struct {
 // Its CQs are as large as the queues.
 func (pd *PD) CreateQP(size verbs.QPCap) *QP {
 	pd.d.t.Helper()
+	qp, err := pd.createQP(size, false)
+	if err != nil {
+		pd.d.t.Fatalf("create_qp: %v", err)
+	}
+	return qp
+}
+
+// CreateFlushQP is CreateQP for a QP to which FLUSHes can be posted. The error says that the device
+// has none.
+func (pd *PD) CreateFlushQP(size verbs.QPCap) (*QP, error) {
+	pd.d.t.Helper()
+	return pd.createQP(size, true)
+}
+
+func (pd *PD) createQP(size verbs.QPCap, flushes bool) (*QP, error) {
+	pd.d.t.Helper()
 	var made struct {
 		ID  int
 		Num uint32
 	}
-	pd.d.must("create_qp", arguments{"pd": pd.id, "send_wr": size.MaxSendWR, "recv_wr": size.MaxRecvWR,
-		"sge": max(size.MaxSendSGE, size.MaxRecvSGE), "inline": size.MaxInlineData}, &made)
-	return &QP{d: pd.d, id: made.ID, num: made.Num}
+	err := pd.d.call("create_qp", arguments{"pd": pd.id, "send_wr": size.MaxSendWR, "recv_wr": size.MaxRecvWR,
+		"sge": max(size.MaxSendSGE, size.MaxRecvSGE), "inline": size.MaxInlineData, "flushes": flushes}, &made)
+	return &QP{d: pd.d, id: made.ID, num: made.Num}, err
 }
 
 // Num is the QP number.
