@@ -6,7 +6,6 @@ import (
 	"context"
 	"debug/elf"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -113,15 +112,20 @@ func TestForked(t *testing.T) {
 	stress(t, "fork", count(60, 3400)) // some 10,000 over the three links
 }
 
-// TestChildren runs testdata/forked.c, over links with an address for each process and with one for
-// all.
+// ofChildren are the links for testdata/forked.c: one with an address for each process, and one with
+// an address for all.
+func ofChildren(t *testing.T) []endpoints {
+	return []endpoints{
+		{link: "shm:forked"},
+		{link: "kernel:lo", server: "127.18.10.1", env: []string{"SOFTRNIC_SHARED=1", "SOFTRNIC_COMMAND=" + command(t)}},
+	}
+}
+
+// TestChildren runs testdata/forked.c over each of its links.
 func TestChildren(t *testing.T) {
 	gate.System(t)
 	program := compile(t, "forked")
-	for _, l := range []endpoints{
-		{link: "shm:forked"},
-		{link: "kernel:lo", server: "127.18.10.1", env: []string{"SOFTRNIC_SHARED=1", "SOFTRNIC_COMMAND=" + command(t)}},
-	} {
+	for _, l := range ofChildren(t) {
 		for _, what := range []string{"objects", "prefork"} {
 			t.Run(l.name()+" "+what, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -268,31 +272,52 @@ func ends(t *testing.T, how string, link, system, long int, f func(t *testing.T,
 	}
 }
 
-// TestSanitized runs testdata/stress.c and twice.c with the libraries of C built for
-// AddressSanitizer and ThreadSanitizer. Both see these libraries and the programs, but not the
-// engine, which is Go: go test -race covers it. AddressSanitizer reports the stack contents of a
+// TestSanitized runs testdata/stress.c, twice.c and forked.c with the libraries of C built for
+// AddressSanitizer, and the first two with those built for ThreadSanitizer, which ends a child of a
+// process with threads when it starts a thread. Both see these libraries and the programs, but not
+// the engine, which is Go: go test -race covers it. AddressSanitizer reports the stack contents of a
 // cancelled thread as errors, so its stack checks are off.
 func TestSanitized(t *testing.T) {
 	gate.Long(t)
-	run, cancel, twice := []string{"stress", "run", count(1, 300)}, []string{"stress", "cancel", count(30, 1000)},
-		[]string{"twice", count(30, 1000)}
+	var everywhere []endpoints
+	for _, l := range stressed {
+		everywhere = append(everywhere, endpoints{link: l.link, server: l.addr + "/24"})
+	}
+	stress := func(how, n string) checked {
+		return checked{"stress", how, everywhere, func(t *testing.T, addr string) []string {
+			return []string{addr, strconv.Itoa(seedOf(t)), how, n}
+		}}
+	}
+	forked := func(what, n string) checked {
+		return checked{"forked", what, ofChildren(t), func(*testing.T, string) []string { return []string{what, n} }}
+	}
+	run, cancel := stress("run", count(1, 300)), stress("cancel", count(30, 1000))
+	twice := checked{"twice", "twice", everywhere, func(_ *testing.T, addr string) []string { return []string{addr, count(30, 1000)} }}
 	for _, s := range []struct {
 		name, flags string
-		what        [][]string
+		what        []checked
 	}{
-		{"address", "address", [][]string{run, twice}},
-		{"address, cancelled", "address --param=asan-stack=0", [][]string{cancel}},
-		{"thread", "thread", [][]string{run, twice, cancel}},
+		{"address", "address", []checked{run, twice, forked("objects", count(1, 8)), forked("prefork", count(4, 8))}},
+		{"address, cancelled", "address --param=asan-stack=0", []checked{cancel}},
+		{"thread", "thread", []checked{run, twice, cancel}},
 	} {
 		t.Run(s.name, func(t *testing.T) { sanitized(t, s.flags, s.what) })
 	}
+}
+
+// checked is a program of testdata that TestSanitized runs over links. args returns its arguments
+// for the address of a device.
+type checked struct {
+	program, name string
+	links         []endpoints
+	args          func(t *testing.T, addr string) []string
 }
 
 // suppressions are false reports of ThreadSanitizer: it does not know that Go has closed a
 // descriptor whose number is reused.
 const suppressions = "race:descriptors\n"
 
-func sanitized(t *testing.T, flags string, what [][]string) {
+func sanitized(t *testing.T, flags string, what []checked) {
 	dir := shared(t)
 	libs := filepath.Join(dir, "lib")
 	cmd := exec.Command("go", "run", "./cmd/dropin/build", "-engine=false", "-sanitize", flags, "-o", libs)
@@ -307,25 +332,21 @@ func sanitized(t *testing.T, flags string, what [][]string) {
 	if err := os.WriteFile(suppressed, []byte(suppressions), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"stress", "twice"} {
+	for _, w := range what {
+		program := filepath.Join(libs, w.program)
 		args := append([]string{"-O1", "-g", "-fno-omit-frame-pointer", "-fexceptions", "-rdynamic"},
 			strings.Fields("-fsanitize="+flags)...)
-		args = append(args, "-o", filepath.Join(libs, name), "testdata/"+name+".c", "-lrdmacm", "-libverbs", "-lpthread")
+		args = append(args, "-o", program, "testdata/"+w.program+".c", "-lrdmacm", "-libverbs", "-lpthread")
 		if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
 			t.Fatalf("gcc: %v\n%s", err, out)
 		}
-	}
-	for _, l := range stressed {
-		for _, w := range what {
-			t.Run(fmt.Sprintf("%s %s", l.name, w[len(w)-2]), func(t *testing.T) {
+		for _, l := range w.links {
+			t.Run(l.link+" "+w.name, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 				defer cancel()
-				n, _ := endpoints{link: l.link, server: l.addr + "/24"}.pair(t)
-				args := []string{l.addr}
-				if w[0] == "stress" {
-					args = append(args, strconv.Itoa(seedOf(t)))
-				}
-				cmd := n.program(ctx, t, filepath.Join(libs, w[0]), append(args, w[1:]...)...)
+				n, _ := l.pair(t)
+				addr, _, _ := strings.Cut(l.server, "/")
+				cmd := n.program(ctx, t, program, w.args(t, addr)...)
 				cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+libs, "ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0",
 					"TSAN_OPTIONS=history_size=4:suppressions="+suppressed)
 				out, err := cmd.CombinedOutput()
