@@ -34,7 +34,8 @@ var differences = map[string]struct {
 	renamed map[string]string
 	besides []string
 }{
-	"trixie": {renamed: map[string]string{"qemu-user-static": "qemu-user"}},
+	"trixie": {renamed: map[string]string{"qemu-user-static": "qemu-user"},
+		besides: strings.Fields("g++ libgloo-dev sockperf valkey-server valkey-tools")},
 	"sid": {renamed: map[string]string{"qemu-user-static": "qemu-user"},
 		besides: strings.Fields("dapl2-utils g++ libgloo-dev make python3-netifaces sockperf ucc-utils valkey-server valkey-tools")},
 }

@@ -159,17 +159,17 @@ func TestPages(t *testing.T) {
 		if !slices.Contains(p.suites, suite) {
 			continue
 		}
-		t.Run(path.Base(p.file), func(t *testing.T) {
+		t.Run(path.Base(p.name), func(t *testing.T) {
 			m, dir := newMachine(t, suite, p.clone), home
 			if p.clone {
 				dir += "/softrnic"
 			}
 			for _, part := range p.parts {
 				t.Run(part.heading, func(t *testing.T) {
-					for _, block := range p.blocks(t, part.heading) {
+					for _, block := range part.blocks(t) {
 						m.run(t, part, dir, block)
 					}
-					p.save(t, part.heading, suite)
+					part.save(t, suite)
 				})
 			}
 		})

@@ -15,15 +15,16 @@ const top = "../../.." // the top directory of the sources
 
 // page is a page whose commands run on one machine.
 type page struct {
-	file   string
+	name   string
 	suites []string
 	clone  bool // the commands run in a clone of this repository, with this machine's Go
 	parts  []part
 }
 
-// part is a section of a page. Its blocks of commands are pasted one after the other, each in the
+// part is a section of a file. Its blocks of commands are pasted one after the other, each in the
 // same directory.
 type part struct {
+	file    string
 	heading string
 	servers map[string]server // by their command, which is the first of two lines
 }
@@ -34,15 +35,24 @@ type server struct {
 	stays bool   // it does not end by itself
 }
 
+const (
+	readme   = "README.md"
+	commands = "cmd/softrnic/README.md"
+	ci       = "tests/system/dropin/CI.md"
+)
+
 var pages = []page{
-	{"README.md", []string{"bookworm", "trixie", "sid"}, true, []part{
-		{"Unmodified C programs", map[string]server{
+	{readme, []string{"bookworm", "trixie", "sid"}, true, []part{
+		{readme, "Unmodified C programs", map[string]server{
 			"~/.local/bin/softrnic run -- ib_write_bw -R":      {ready: "Waiting for client"},
 			"~/.local/bin/softrnic run --sockets -- iperf3 -s": {ready: "Server listening", stays: true},
 		}},
+		{commands, "A Debian package", map[string]server{
+			"softrnic run -- ib_write_bw -R":      {ready: "Waiting for client"},
+			"softrnic run --sockets -- iperf3 -s": {ready: "Server listening", stays: true},
+		}},
 	}},
-	{"tests/system/dropin/CI.md", []string{"trixie"}, false,
-		[]part{{heading: "SoftRNIC"}, {heading: "Valkey"}, {heading: "perftest"}, {heading: "UCX"}}},
+	{ci, []string{"trixie"}, false, []part{{ci, "SoftRNIC", nil}, {ci, "Valkey", nil}, {ci, "perftest", nil}, {ci, "UCX", nil}}},
 }
 
 var (
@@ -51,7 +61,7 @@ var (
 )
 
 // blocks returns the blocks of commands of a section, without those of its subsections.
-func (p *page) blocks(t *testing.T, heading string) (blocks []string) {
+func (p part) blocks(t *testing.T) (blocks []string) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(top, p.file))
 	if err != nil {
@@ -60,7 +70,7 @@ func (p *page) blocks(t *testing.T, heading string) (blocks []string) {
 	text := string(b)
 	found := headings.FindAllStringSubmatchIndex(text, -1)
 	for i, at := range found {
-		if text[at[2]:at[3]] != heading {
+		if text[at[2]:at[3]] != p.heading {
 			continue
 		}
 		end := len(text)
@@ -72,7 +82,7 @@ func (p *page) blocks(t *testing.T, heading string) (blocks []string) {
 		}
 	}
 	if blocks == nil {
-		t.Fatalf("%s has no section %q with commands", p.file, heading)
+		t.Fatalf("%s has no section %q with commands", p.file, p.heading)
 	}
 	return blocks
 }
@@ -81,8 +91,8 @@ func (p *page) blocks(t *testing.T, heading string) (blocks []string) {
 const ran = "testdata/ran.txt"
 
 // row is the line of that file before the commands of a part.
-func (p *page) row(heading, suite string) string {
-	return fmt.Sprintf("== %s, %s, on %s\n", p.file, heading, suite)
+func (p part) row(suite string) string {
+	return fmt.Sprintf("== %s, %s, on %s\n", p.file, p.heading, suite)
 }
 
 // recorded reads the file.
@@ -109,7 +119,7 @@ func TestRan(t *testing.T) {
 	for _, p := range pages {
 		for _, part := range p.parts {
 			for _, suite := range p.suites {
-				row, want := p.row(part.heading, suite), strings.Join(p.blocks(t, part.heading), "")
+				row, want := part.row(suite), strings.Join(part.blocks(t), "")
 				if got, ok := of[row]; ok && got != want {
 					t.Errorf("%sthe page has\n%s%s has\n%s.ci/run long pages-%s runs the commands, and writes the file", row, want, ran,
 						got, suite)
@@ -124,15 +134,15 @@ func TestRan(t *testing.T) {
 }
 
 // save writes the commands of a part to the file.
-func (p *page) save(t *testing.T, heading, suite string) {
+func (p part) save(t *testing.T, suite string) {
 	t.Helper()
 	of := recorded(t)
-	of[p.row(heading, suite)] = strings.Join(p.blocks(t, heading), "")
+	of[p.row(suite)] = strings.Join(p.blocks(t), "")
 	var b strings.Builder
 	for _, p := range pages {
 		for _, part := range p.parts {
 			for _, suite := range p.suites {
-				if row := p.row(part.heading, suite); of[row] != "" {
+				if row := part.row(suite); of[row] != "" {
 					b.WriteString(row + of[row])
 				}
 			}
