@@ -243,7 +243,7 @@ func (cq *CQ) take(wcs []WC, stamps []stamp) (int, error) {
 		return 0, err
 	}
 	if cq.dev.injection.Load() != nil {
-		if err := cq.faultPoll(stamps); err != nil {
+		if err := cq.faultPoll(wcs, stamps != nil); err != nil {
 			return 0, err
 		}
 	}
@@ -254,15 +254,13 @@ func (cq *CQ) take(wcs []WC, stamps []stamp) (int, error) {
 	return n, nil
 }
 
-// faultPoll asks the Injector about a call that finds completions. A Poller's is its first Next.
+// faultPoll asks the Injector about a call that finds completions. A Poller's is its first Next,
+// before which it has no completion of a QP.
 //
 //go:noinline // so that take stays small
-func (cq *CQ) faultPoll(stamps []stamp) error {
-	if stamps != nil {
-		if stamps[0] != pollStarts {
-			return nil
-		}
-		stamps[0] = stamp{}
+func (cq *CQ) faultPoll(wcs []WC, ofPoller bool) error {
+	if ofPoller && wcs[0].QPNum != 0 {
+		return nil
 	}
 	return cq.dev.fault("poll_cq")
 }

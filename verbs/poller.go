@@ -1,9 +1,6 @@
 package verbs
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 // Poller polls a CQ one completion at a time, as Poll does for a slice of them. It is for values
 // that a WC lacks, such as timestamps, and for loops that end at a certain completion
@@ -24,13 +21,7 @@ type Poller struct {
 }
 
 // StartPoll starts at the oldest completion.
-func (cq *CQ) StartPoll() Poller {
-	p := Poller{cq: cq}
-	if cq.dev.injection.Load() != nil {
-		p.stamp[0] = pollStarts
-	}
-	return p
-}
+func (cq *CQ) StartPoll() Poller { return Poller{cq: cq} }
 
 // Next removes the next completion from the queue. It returns false if the queue is empty, or after
 // an error, which End returns.
@@ -64,9 +55,6 @@ type stamp struct {
 	hca  int64 // since the device was opened
 	wall int64 // since 1970, as time.Time.UnixNano
 }
-
-// pollStarts is the stamp of a Poller whose Next has not been called, on a device with an Injector.
-var pollStarts = stamp{hca: math.MinInt64}
 
 func (d *Device) stamp() stamp {
 	now := d.clock.Now()
