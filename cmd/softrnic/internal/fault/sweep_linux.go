@@ -134,6 +134,7 @@ func (s *sweeper) run(ctx context.Context, rule string) (r run, sites *node.Site
 	var err error
 	select {
 	case err = <-ended:
+		_ = syscall.Kill(-program.Process.Pid, syscall.SIGKILL) // what it has left has no part in the next run
 	case <-limit.Done():
 		_ = syscall.Kill(-program.Process.Pid, syscall.SIGKILL)
 		<-ended
