@@ -97,6 +97,17 @@ func TestInjectedBind(t *testing.T) {
 	check(t, srCMBind(c.id, cAddrOf("0.0.0.0:7495")))
 }
 
+// TestInjectedListen: rlisten takes an injected EADDRINUSE for no port that only iWARP cannot have:
+// it does not listen with RoCE alone.
+func TestInjectedListen(t *testing.T) {
+	u := newUser(t, roce)
+	s := newRsocket(t, syscall.AF_INET, 0)
+	check(t, srRsBind(s, cAddrOf("0.0.0.0:7498")))
+	u.fault("rdma_listen=EADDRINUSE")
+	fails(t, "rlisten", srRsListen(s, 1), syscall.EADDRINUSE)
+	check(t, srRsListen(s, 1))
+}
+
 // TestInjectedCM: each call of rdma_cm that a program makes fails once with the errno of a rule,
 // and does nothing. The engine's own calls count as none.
 func TestInjectedCM(t *testing.T) {
