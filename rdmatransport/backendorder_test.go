@@ -326,3 +326,74 @@ func TestBackendEndsWhenRegionChanges(t *testing.T) {
 		})
 	}
 }
+
+// TestBackendOnEventEnds: a program's OnEvent function may close or reset the QP whose completion it
+// was called for, and close its region, while a copy for the QP runs: it waits for the copy's end.
+func TestBackendOnEventEnds(t *testing.T) {
+	ends := map[string]func(qp *verbs.QP, mr *verbs.MR) error{
+		"close": func(qp *verbs.QP, _ *verbs.MR) error { return qp.Close() },
+		"reset": func(qp *verbs.QP, _ *verbs.MR) error {
+			return qp.Modify(&verbs.QPAttr{QPState: verbs.StateReset}, verbs.QPAttrState)
+		},
+		"close, with the region": func(qp *verbs.QP, mr *verbs.MR) error { return errors.Join(qp.Close(), mr.Close()) },
+		"close the region":       func(_ *verbs.QP, mr *verbs.MR) error { return mr.Close() },
+	}
+	// onEvent calls end at the next event of a CQ, in the function of OnEvent.
+	onEvent := func(t *testing.T, cq *verbs.CQ, end func() error) (done chan error) {
+		done = make(chan error, 1)
+		var once sync.Once
+		cq.Channel().OnEvent(func(int) { once.Do(func() { done <- end() }) })
+		ok(t, cq.ReqNotify(false))
+		return done
+	}
+	finish := func(t *testing.T, g *gates, done chan error) {
+		synctest.Wait()
+		g.pass <- nil // the first one completes, and the second one begins
+		synctest.Wait()
+		if len(done) > 0 {
+			t.Error("it has returned while a copy runs")
+		}
+		g.open()
+		ok(t, <-done)
+	}
+	for name, end := range ends {
+		t.Run("received, "+name, func(t *testing.T) {
+			gated(t, 4096, func(p *backs) *store { return p.sb }, func(t *testing.T, g *gates) {
+				a, b := g.p.qa.QP(), g.p.qb.QP()
+				ok(t, b.PostRecv(&verbs.RecvWR{}))
+				done := onEvent(t, b.RecvCQ(), func() error { return end(b, g.p.mb) })
+				local := g.p.a.reg([]byte("arrivedXarrivedY"), everyAccess)
+				write := func(op verbs.WROpcode, i int) *verbs.SendWR {
+					return &verbs.SendWR{Opcode: op, SGList: []verbs.SGE{local.SGE(8*i, 8)}, RemoteAddr: g.p.mb.Addr() + uint64(2048*i),
+						RKey: g.p.mb.RKey()}
+				}
+				ok(t, a.PostSend(write(verbs.RDMAWriteWithImm, 0), write(verbs.RDMAWrite, 1)))
+				finish(t, g, done)
+				g.p.same("memory", append(g.p.sb.part(0, 8), g.p.sb.part(2048, 8)...), []byte("arrivedXarrivedY"))
+			})
+		})
+		t.Run("sent, "+name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				on, other := onPipe(t) // requests complete on the goroutine that has read their data
+				g := &gates{p: connectBacks(t, on, other, newStore(16), newStore(1), verbs.RoCEv2), pass: make(chan error),
+					all: make(chan struct{})}
+				g.open = sync.OnceFunc(func() { close(g.all) })
+				t.Cleanup(g.open)
+				g.p.sa.before = func(_ bool, _ int64, n int) (int, error) {
+					select {
+					case <-g.pass:
+					case <-g.all:
+					}
+					return n, nil
+				}
+				a, remote := g.p.qa.QP(), g.p.b.reg(make([]byte, 16), everyAccess)
+				done := onEvent(t, a.SendCQ(), func() error { return end(a, g.p.ma) })
+				for i := range 2 {
+					ok(t, a.PostSend(&verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{g.p.ma.SGE(8*i, 8)},
+						RemoteAddr: remote.Addr() + uint64(8*i), RKey: remote.RKey()}))
+				}
+				finish(t, g, done)
+			})
+		})
+	}
+}
