@@ -122,7 +122,8 @@ func (n *node) counted(t *testing.T) map[string]uint64 {
 // endpoints are a link between two processes, and the addresses of both.
 type endpoints struct {
 	link, server, client string
-	env                  []string // additional environment
+	links                [2]string // of server and client, if each has its own
+	env                  []string  // additional environment
 }
 
 var links = []endpoints{

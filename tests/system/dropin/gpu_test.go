@@ -4,14 +4,17 @@ package dropin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/tests/interfaces"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/tests/system/internal/proc"
 )
@@ -64,6 +67,48 @@ func TestGPUStaging(t *testing.T) {
 	}
 }
 
+// TestGPUScript runs gpu.sh as far as that goes without a GPU: on libcuda.c, without NCCL. Where
+// there is no GPU, it does nothing.
+func TestGPUScript(t *testing.T) {
+	gate.System(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "gpu.tar.gz")
+	libcuda := filepath.Dir(gpuProgram(t))
+	if out, err := exec.Command("./gpu.sh", "build", file, build(t)).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if info, err := os.Stat(file); err != nil || info.Size() > 60<<20 {
+		t.Errorf("the file has %d bytes (%v)", info.Size(), err)
+	}
+	out := filepath.Join(dir, "out")
+	smi := filepath.Join(dir, "nvidia-smi")
+	if err := errors.Join(os.Mkdir(out, 0o755), os.WriteFile(smi, []byte("#!/bin/sh\necho GPU 0: stand-in\n"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	script := func(path string) string {
+		cmd := exec.CommandContext(t.Context(), "./gpu.sh", file, "move", "nccl", "freed")
+		cmd.Env = append(os.Environ(), "PATH="+path+"/usr/bin:/bin:/usr/sbin:/sbin", "LD_LIBRARY_PATH="+libcuda, "OUT="+out)
+		said, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("%v\n%s", err, said)
+		}
+		return string(said)
+	}
+	said := script(dir + ":")
+	if passed := strings.Count(said, "passed: "); passed != 9 || !strings.Contains(said, "NCCL is skipped") {
+		t.Errorf("%d checks of 9 have passed:\n%s", passed, said)
+	}
+	if logs, err := filepath.Glob(out + "/*.log"); err != nil || len(logs) != 9 {
+		t.Errorf("logs %v (%v)", logs, err)
+	}
+	if _, err := exec.LookPath("nvidia-smi"); err == nil {
+		return
+	}
+	if said := script(""); !strings.Contains(said, "gpu.sh: skipped, because this machine has no GPU") || strings.Contains(said, "passed") {
+		t.Errorf("without a GPU it says:\n%s", said)
+	}
+}
+
 // TestGPUCallers makes the calls with which NCCL, UCX, perftest and NVSHMEM ask whether devices
 // reach the memory of GPUs, and register it.
 func TestGPUCallers(t *testing.T) {
@@ -88,46 +133,90 @@ func TestGPUCallers(t *testing.T) {
 	}
 }
 
-// TestGPUTransfers moves data between the memories of GPUs and processors of two processes, and
-// destroys a context, or has a copy fail, meanwhile.
+// TestGPUTransfers moves data between the memories of GPUs and processors of two processes: also
+// while a kernel runs, and over links that lose and reorder. It destroys a context, frees memory, or
+// has a copy fail, meanwhile.
 func TestGPUTransfers(t *testing.T) {
 	gate.System(t)
 	program := gpuProgram(t)
-	lossy := func(l endpoints) endpoints {
-		l.env = []string{"SOFTRNIC_IMPAIR=loss=0.5%,reorder=1%,hold=1ms"}
+	of := func(l endpoints, env ...string) endpoints {
+		l.env = append(slices.Clone(l.env), env...)
 		return l
+	}
+	const lossy = "SOFTRNIC_IMPAIR=loss=0.5%,reorder=1%,hold=1ms"
+	tap := endpoints{server: "10.9.0.1/24", client: "10.9.0.2/24", links: [2]string{"tap:rnic0,bridge=br0", "tap:rnic1,bridge=br0"}}
+	hub := of(links[1], "SOFTRNIC_SHARED=1", "SOFTRNIC_COMMAND="+command(t))
+	moves := []string{"move", "busy"}
+	ends := []string{"destroy", "destroyed", "free", "freed", "fail"}
+	says := func(how, transport string) string {
+		switch {
+		case slices.Contains(moves, how):
+			return "moved"
+		case how == "destroy" || how == "free":
+			return "a write failed: local protection error"
+		case transport == "roce":
+			return "a write failed: remote operation error"
+		}
+		return "a write failed"
 	}
 	for _, c := range []struct {
 		name string
 		link endpoints
-	}{{"shm", links[0]}, {"kernel", links[1]}, {"lossy", lossy(links[0])}} {
+		hows []string
+	}{
+		{"shm", links[0], slices.Concat(moves, ends)},
+		{"kernel", links[1], slices.Concat(moves, ends)},
+		{"hub", hub, moves[:1]},
+		{"tap", tap, moves[:1]},
+		{"lossy shm", of(links[0], lossy), moves[:1]},
+		{"lossy kernel", of(links[1], lossy), moves[:1]},
+		{"lossy tap", of(tap, lossy), moves[:1]},
+	} {
 		for _, transport := range []string{"roce", "iwarp"} {
-			hows := map[string]string{"move": "moved", "destroy": "a write failed: local protection error", "destroyed": "a write failed",
-				"fail": "a write failed"}
-			if transport == "roce" {
-				hows["destroyed"] = "a write failed: remote operation error"
-				hows["fail"] = hows["destroyed"]
-			}
-			for how, says := range hows {
-				if how != "move" && c.name == "lossy" {
-					continue
-				}
-				t.Run(c.name+" "+transport+" "+how, func(t *testing.T) { moveGPU(t, program, c.link, transport, how, says) })
+			for _, how := range c.hows {
+				t.Run(c.name+" "+transport+" "+how, func(t *testing.T) {
+					if c.link.links[0] != "" {
+						interfaces.Namespace(t)
+						interfaces.TUN(t)
+						interfaces.Bridge(t, "br0", 0)
+					}
+					server, client := moveGPU(t, program, c.link, transport, how, says(how, transport))
+					if slices.Contains(c.link.env, lossy) && transport == "roce" && !t.Failed() {
+						repeated := uint64(0)
+						for _, n := range []*node{server, client} {
+							for _, counter := range []string{"out_of_seq_request", "duplicate_request", "completer_retry_err"} {
+								repeated += n.counted(t)[counter]
+							}
+						}
+						if repeated == 0 {
+							t.Error("the link has lost nothing")
+						}
+					}
+				})
 			}
 		}
 	}
 }
 
 // moveGPU runs both sides. The client says something, and the server is notified of the end.
-func moveGPU(t *testing.T, program string, link endpoints, transport, how, says string) {
+func moveGPU(t *testing.T, program string, link endpoints, transport, how, says string) (server, client *node) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	server, client := link.pair(t)
-	server.env, client.env = append(server.env, "SOFTRNIC_TRANSPORT="+transport), append(client.env, "SOFTRNIC_TRANSPORT="+transport)
+	server, client = link.pair(t)
 	addr, _, _ := strings.Cut(link.server, "/")
 	port := fmt.Sprint(nextPort())
-	args := func(side string) []string { return []string{side, addr, port, how} }
-	s, c := server.program(ctx, t, program, args("server")...), client.program(ctx, t, program, args("client")...)
+	command := func(i int, n *node, side string) *exec.Cmd {
+		n.env = append(n.env, "SOFTRNIC_TRANSPORT="+transport)
+		if link.links[i] != "" {
+			n.env = append(n.env, "SOFTRNIC_LINK="+link.links[i])
+		}
+		cmd := n.program(ctx, t, program, side, addr, port, how)
+		if link.links[i] != "" { // interfaces need privileges
+			cmd.SysProcAttr = nil
+		}
+		return cmd
+	}
+	s, c := command(0, server, "server"), command(1, client, "client")
 	said, ended := proc.Start(t, s)
 	if err := said.WaitFor("listens", ended); err != nil {
 		t.Fatalf("%v\n%s", err, said.String())
@@ -143,4 +232,5 @@ func moveGPU(t *testing.T, program string, link endpoints, transport, how, says 
 	if t.Failed() {
 		t.Logf("client:\n%s\nserver:\n%s", out, said.String())
 	}
+	return server, client
 }

@@ -1,7 +1,9 @@
 // A stand-in for NVIDIA's libcuda.so.1. Memory of its GPU is a range of addresses of the program
 // that allows no access, so that a direct access ends the program. Copies go through another
 // mapping. They are asynchronous and late by a random time. As with a GPU, copies and streams need
-// their context to be current, and end with it.
+// their context to be current, and end with it. The one kernel that there is waits until the word
+// that its argument points to is not 0, and meanwhile the default stream and those that wait for it
+// do nothing.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
@@ -47,12 +49,19 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int allocated;
 static unsigned long long ids;
 static struct context primary = {1, 1000};
+static volatile uint32_t *kernel; // what the running kernel waits for, or NULL
 static __thread CUcontext stack[8];
 static __thread int depth;
 int standin_fail_after = -1, standin_copies, standin_pinned, standin_streams;
 
 int cuInit(unsigned flags) { return flags; }
 int cuDeviceGet(int *device, int ordinal) { return *device = ordinal; } // there is one, 0
+
+int cuDeviceGetAttribute(int *value, int attribute, int device)
+{
+	*value = attribute == CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED;
+	return device;
+}
 
 int cuCtxPushCurrent_v2(CUcontext c)
 {
@@ -144,19 +153,24 @@ int cuMemAlloc_v2(CUdeviceptr *p, size_t n) { return current() ? allocate(p, n, 
 
 int cuMemAllocAsync(CUdeviceptr *p, size_t n, CUstream s)
 {
-	(void)s;
-	return allocate(p, n, NULL);
+	return current() && !s ? allocate(p, n, NULL) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 int cuMemAllocManaged(CUdeviceptr *p, size_t n, unsigned flags)
 {
-	(void)flags;
+	if (!current() || flags != CU_MEM_ATTACH_GLOBAL)
+		return CUDA_ERROR_INVALID_CONTEXT;
 	void *at = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	pthread_mutex_lock(&lock);
 	memories[allocated++] = (struct memory){(uintptr_t)at, n, n, NULL, -1, current(), 0};
 	pthread_mutex_unlock(&lock);
 	*p = (uintptr_t)at;
 	return 0;
+}
+
+int cuMemAllocHost_v2(void **p, size_t n) // the GPU has it at the same address
+{
+	return current() && (*p = calloc(1, n)) ? 0 : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 // memory_at returns the memory that has n bytes at p. The lock is held.
@@ -172,6 +186,8 @@ static struct memory *memory_at(CUdeviceptr p, size_t n)
 
 int cuMemFree_v2(CUdeviceptr p)
 {
+	if (!current())
+		return CUDA_ERROR_INVALID_CONTEXT;
 	pthread_mutex_lock(&lock);
 	struct memory *m = memory_at(p, 1);
 	if (m)
@@ -186,7 +202,7 @@ int cuMemGetHandleForAddressRange(void *handle, CUdeviceptr p, size_t n, int typ
 	pthread_mutex_lock(&lock);
 	struct memory *m = memory_at(p, n);
 	pthread_mutex_unlock(&lock);
-	if (!m || p % page || n % page || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || flags)
+	if (!current() || !m || p % page || n % page || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	*(int *)handle = dup(m->fd);
 	return 0;
@@ -270,6 +286,49 @@ static int execute(struct job *j, CUcontext c)
 	return err;
 }
 
+int cuModuleLoadData(void **module, const void *image)
+{
+	*module = (void *)image;
+	return current() ? 0 : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+int cuModuleGetFunction(void **function, void *module, const char *name)
+{
+	*function = module;
+	return !name;
+}
+
+int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+	CUstream s, void **parameters, void **extra)
+{
+	if (!current() || !function || s || extra || shared || gx * gy * gz * bx * by * bz != 1)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&lock);
+	kernel = *(volatile uint32_t **)parameters[0];
+	pthread_mutex_unlock(&lock);
+	return 0;
+}
+
+// await_kernel is for the default stream, and streams that wait for it. The lock is held, but not
+// meanwhile.
+static void await_kernel(void)
+{
+	while (kernel && !*kernel) {
+		pthread_mutex_unlock(&lock);
+		usleep(100);
+		pthread_mutex_lock(&lock);
+	}
+	kernel = NULL;
+}
+
+int cuStreamQuery(CUstream s)
+{
+	pthread_mutex_lock(&lock);
+	int busy = s ? s->first || s->busy : kernel && !*kernel;
+	pthread_mutex_unlock(&lock);
+	return busy ? CUDA_ERROR_NOT_READY : 0;
+}
+
 static void *work(void *arg)
 {
 	struct stream *s = arg;
@@ -283,6 +342,8 @@ static void *work(void *arg)
 		if (!(s->first = j->next))
 			s->last = &s->first;
 		s->busy = 1;
+		if (s->blocking)
+			await_kernel();
 		pthread_mutex_unlock(&lock);
 		int err = execute(j, s->context);
 		free(j);
@@ -325,12 +386,15 @@ int cuStreamDestroy_v2(CUstream s)
 int cuStreamSynchronize(CUstream s)
 {
 	pthread_mutex_lock(&lock);
+	if (!s) {
+		await_kernel();
+		pthread_mutex_unlock(&lock);
+		return 0;
+	}
 	while (s->first || s->busy)
 		pthread_cond_wait(&s->changed, &lock);
 	int err = s->error;
 	pthread_mutex_unlock(&lock);
-	if (s->blocking)
-		sleep(1); // a stream that waits for the default stream, in which a kernel of the program runs
 	return err;
 }
 
@@ -353,7 +417,8 @@ static int copy(CUdeviceptr device, char *host, size_t n, int to_device, CUstrea
 		*s->last = queued;
 		s->last = &queued->next;
 		pthread_cond_broadcast(&s->changed);
-	} else { // the program's own copies do not fail, and are not late
+	} else { // the program's own copies do not fail, and are late only by a kernel
+		await_kernel();
 		to_device ? memcpy(j.device, host, n) : memcpy(host, j.device, n);
 	}
 	pthread_mutex_unlock(&lock);
