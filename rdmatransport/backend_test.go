@@ -132,6 +132,20 @@ func onPipe(t *testing.T) (a, b *station) {
 	return newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24")
 }
 
+// inPackets creates two stations that send packets to each other: an impaired link is not
+// link.Shared.
+func inPackets(t *testing.T) (a, b *station) {
+	lan := new(pipe.Switch)
+	on := func(addr string) *station { return newStationOn(t, must(impair.New(lan.Port(), nil))(t), addr, nil) }
+	return on("10.0.0.1/24"), on("10.0.0.2/24")
+}
+
+// overPipe runs a test in the process, and in packets.
+func overPipe(t *testing.T, f func(t *testing.T, stations func(t *testing.T) (a, b *station))) {
+	t.Run("in process", func(t *testing.T) { f(t, onPipe) })
+	t.Run("in packets", func(t *testing.T) { f(t, inPackets) })
+}
+
 // do posts a request and returns its status.
 func (p *backs) do(wr *verbs.SendWR) verbs.WCStatus {
 	p.t.Helper()
@@ -341,58 +355,62 @@ func TestBackendInline(t *testing.T) {
 // TestBackendFails: an error of a backend becomes the completion that memory without a page has.
 func TestBackendFails(t *testing.T) {
 	both(t, func(t *testing.T, transport verbs.Transport) {
-		fails := func(bad bool) func(write bool, off int64, n int) (int, error) {
-			return func(write bool, off int64, n int) (int, error) {
-				if write == bad {
-					return n / 2, nil // an incomplete copy
-				}
-				return n, nil
-			}
-		}
-		onPeer, onWire := verbs.WCRemOpErr, verbs.WCRemOpErr
-		if transport == verbs.IWARP { // a WRITE or SEND is complete when TCP has it
-			onWire = verbs.WCSuccess
-		}
-		for _, c := range []struct {
-			name    string
-			op      verbs.WROpcode
-			of      func(p *backs) *store
-			writing bool
-			send    verbs.WCStatus
-			recv    verbs.WCStatus // of b's receive request; WCSuccess: b's QP does not fail
-		}{
-			{"source of a SEND", verbs.Send, func(p *backs) *store { return p.sa }, false, verbs.WCLocProtErr, verbs.WCSuccess},
-			{"sink of a SEND", verbs.Send, func(p *backs) *store { return p.sb }, true, onWire, verbs.WCLocProtErr},
-			{"source of a WRITE", verbs.RDMAWrite, func(p *backs) *store { return p.sa }, false, verbs.WCLocProtErr, verbs.WCSuccess},
-			{"sink of a WRITE", verbs.RDMAWrite, func(p *backs) *store { return p.sb }, true, onWire, verbs.WCWRFlushErr},
-			{"source of a READ", verbs.RDMARead, func(p *backs) *store { return p.sb }, false, onPeer, verbs.WCWRFlushErr},
-			{"sink of a READ", verbs.RDMARead, func(p *backs) *store { return p.sa }, true, verbs.WCLocProtErr, verbs.WCSuccess},
-			{"word of an atomic", verbs.AtomicFetchAndAdd, func(p *backs) *store { return p.sb }, false, onPeer, verbs.WCWRFlushErr},
-			{"result of an atomic", verbs.AtomicFetchAndAdd, func(p *backs) *store { return p.sa }, true, verbs.WCLocProtErr, verbs.WCSuccess},
-		} {
-			for _, n := range []int{8, 20_000} {
-				if n > 8 && c.op == verbs.AtomicFetchAndAdd {
-					continue
-				}
-				t.Run(c.name, func(t *testing.T) {
-					a, b := onPipe(t)
-					p := connectBacks(t, a, b, newStore(1<<16), newStore(1<<16), transport)
-					c.of(p).before = fails(c.writing)
-					ok(t, p.qb.QP().PostRecv(&verbs.RecvWR{WRID: 1, SGList: []verbs.SGE{p.mb.SGE(0, n)}}))
-					wr := &verbs.SendWR{Opcode: c.op, SGList: []verbs.SGE{p.ma.SGE(0, n)}, RemoteAddr: p.mb.Addr(), RKey: p.mb.RKey()}
-					if got := p.do(wr); got != c.send {
-						t.Errorf("%d bytes: status %v, want %v", n, got, c.send)
-					}
-					if c.recv == verbs.WCSuccess {
-						return
-					}
-					if wc := poll(t, p.qb.QP().RecvCQ()); wc.Status != c.recv {
-						t.Errorf("%d bytes: receive request %v, want %v", n, wc.Status, c.recv)
-					}
-				})
-			}
-		}
+		overPipe(t, func(t *testing.T, stations func(t *testing.T) (a, b *station)) { backendFails(t, transport, stations) })
 	})
+}
+
+func backendFails(t *testing.T, transport verbs.Transport, stations func(t *testing.T) (a, b *station)) {
+	fails := func(bad bool) func(write bool, off int64, n int) (int, error) {
+		return func(write bool, off int64, n int) (int, error) {
+			if write == bad {
+				return n / 2, nil // an incomplete copy
+			}
+			return n, nil
+		}
+	}
+	onPeer, onWire := verbs.WCRemOpErr, verbs.WCRemOpErr
+	if transport == verbs.IWARP { // a WRITE or SEND is complete when TCP has it
+		onWire = verbs.WCSuccess
+	}
+	for _, c := range []struct {
+		name    string
+		op      verbs.WROpcode
+		of      func(p *backs) *store
+		writing bool
+		send    verbs.WCStatus
+		recv    verbs.WCStatus // of b's receive request; WCSuccess: b's QP does not fail
+	}{
+		{"source of a SEND", verbs.Send, func(p *backs) *store { return p.sa }, false, verbs.WCLocProtErr, verbs.WCSuccess},
+		{"sink of a SEND", verbs.Send, func(p *backs) *store { return p.sb }, true, onWire, verbs.WCLocProtErr},
+		{"source of a WRITE", verbs.RDMAWrite, func(p *backs) *store { return p.sa }, false, verbs.WCLocProtErr, verbs.WCSuccess},
+		{"sink of a WRITE", verbs.RDMAWrite, func(p *backs) *store { return p.sb }, true, onWire, verbs.WCWRFlushErr},
+		{"source of a READ", verbs.RDMARead, func(p *backs) *store { return p.sb }, false, onPeer, verbs.WCWRFlushErr},
+		{"sink of a READ", verbs.RDMARead, func(p *backs) *store { return p.sa }, true, verbs.WCLocProtErr, verbs.WCSuccess},
+		{"word of an atomic", verbs.AtomicFetchAndAdd, func(p *backs) *store { return p.sb }, false, onPeer, verbs.WCWRFlushErr},
+		{"result of an atomic", verbs.AtomicFetchAndAdd, func(p *backs) *store { return p.sa }, true, verbs.WCLocProtErr, verbs.WCSuccess},
+	} {
+		for _, n := range []int{8, 20_000} {
+			if n > 8 && c.op == verbs.AtomicFetchAndAdd {
+				continue
+			}
+			t.Run(c.name, func(t *testing.T) {
+				a, b := stations(t)
+				p := connectBacks(t, a, b, newStore(1<<16), newStore(1<<16), transport)
+				c.of(p).before = fails(c.writing)
+				ok(t, p.qb.QP().PostRecv(&verbs.RecvWR{WRID: 1, SGList: []verbs.SGE{p.mb.SGE(0, n)}}))
+				wr := &verbs.SendWR{Opcode: c.op, SGList: []verbs.SGE{p.ma.SGE(0, n)}, RemoteAddr: p.mb.Addr(), RKey: p.mb.RKey()}
+				if got := p.do(wr); got != c.send {
+					t.Errorf("%d bytes: status %v, want %v", n, got, c.send)
+				}
+				if c.recv == verbs.WCSuccess {
+					return
+				}
+				if wc := poll(t, p.qb.QP().RecvCQ()); wc.Status != c.recv {
+					t.Errorf("%d bytes: receive request %v, want %v", n, wc.Status, c.recv)
+				}
+			})
+		}
+	}
 }
 
 // TestBackendWaits: while a backend copies, no lock is held, and nothing is complete or
@@ -494,15 +512,22 @@ func TestBackendLossy(t *testing.T) {
 // FuzzBackend has backends that a script makes slow, incomplete or wrong. Every request completes,
 // and one that completes with success has moved its bytes.
 func FuzzBackend(f *testing.F) {
-	f.Add([]byte{0, 0, 0, 0, 1, 2, 3}, false)
-	f.Add([]byte{9, 9, 9, 200, 0, 0, 0, 0, 255, 1}, true)
-	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 250}, false)
-	f.Fuzz(func(t *testing.T, script []byte, iwarp bool) {
+	for _, packets := range []bool{false, true} {
+		f.Add([]byte{0, 0, 0, 0, 1, 2, 3}, false, packets)
+		f.Add([]byte{9, 9, 9, 200, 0, 0, 0, 0, 255, 1}, true, packets)
+		f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 250}, false, packets)
+		f.Add([]byte{0, 0, 245}, false, packets)
+		f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 245}, true, packets)
+	}
+	f.Fuzz(func(t *testing.T, script []byte, iwarp, packets bool) {
 		transport := verbs.RoCEv2
 		if iwarp {
 			transport = verbs.IWARP
 		}
-		lan := new(pipe.Switch)
+		stations := onPipe
+		if packets {
+			stations = inPackets
+		}
 		var mu sync.Mutex
 		before := func(_ bool, _ int64, n int) (int, error) {
 			mu.Lock()
@@ -523,7 +548,8 @@ func FuzzBackend(f *testing.F) {
 			return n, nil
 		}
 		sa, sb := newStore(64<<10), newStore(64<<10)
-		p := connectBacks(t, newStation(t, lan, "10.0.0.1/24"), newStation(t, lan, "10.0.0.2/24"), sa, sb, transport)
+		a, b := stations(t)
+		p := connectBacks(t, a, b, sa, sb, transport)
 		want := sa.fill(0, 8192, p.random)
 		sa.before, sb.before = before, before
 		ok(t, p.qb.QP().PostRecv(&verbs.RecvWR{WRID: 1, SGList: []verbs.SGE{p.mb.SGE(0, 8192)}}))

@@ -42,7 +42,7 @@ func mirrorEntries(old, dir string) error {
 		err := mirror(filepath.Join(old, e.Name()), "/"+name)
 		if errors.Is(err, os.ErrExist) {
 			err = nil
-			if namespace.Merged[name] {
+			if namespace.Merges(name) {
 				err = mirrorEntries(filepath.Join(old, e.Name()), name)
 			}
 		}

@@ -2,6 +2,8 @@
 // directories that get entries for the devices, and what the two say to each other.
 package namespace
 
+import "strings"
+
 // Program is the file in the directory of the libraries that prepares the mount namespace. It is
 // small, because it starts with each program.
 const Program = "softrnic-namespace"
@@ -29,3 +31,7 @@ var Merged = map[string]bool{
 	Virtual: true, PCIBus: true, PCIBus + "/devices": true, PCIBus + "/drivers": true, ClassNet: true, ClassPCI: true,
 	Covered: true, // by a softrnic run outside, perhaps of another user
 }
+
+// Merges reports whether entries of the kernel remain in a directory: one of Merged, or the place
+// of a card in the machine's own PCI tree.
+func Merges(dir string) bool { return Merged[dir] || strings.HasPrefix(dir, Devices+"/pci") }

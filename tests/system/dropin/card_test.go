@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/tests/interfaces"
 	"github.com/softrnic/softrnic/tests/internal/gate"
 	"github.com/softrnic/softrnic/tests/system/internal/programs"
 )
@@ -88,6 +89,47 @@ func TestCard(t *testing.T) {
 			}
 			if strings.HasSuffix(said, "failed\n") {
 				t.Errorf("--sysfs %s -- %s fails:\n%s", sysfs, tool.command, said)
+			}
+		}
+	}
+}
+
+// TestCardBesideGPU: on a machine with a GPU below a PCI switch, which a file system in place of
+// sysfs has, programs see the card below the same switch, and everything else of the machine. The
+// preloaded library shows it by its paths, and in listings only the card.
+func TestCardBesideGPU(t *testing.T) {
+	gate.System(t)
+	interfaces.Root(t)
+	const (
+		above  = "/sys/devices/pci0000:5d/0000:5d:01.0/0000:5e:00.0"
+		gpu    = above + "/0000:5f:00.0/0000:60:00.0"
+		script = `set -e
+			cp -a /sys/devices/system/cpu/online $1/online
+			mount -t tmpfs none /sys
+			mkdir -p ` + gpu + ` /sys/bus/pci/devices /sys/bus/pci/drivers /sys/class/pci_bus /sys/class/net /sys/devices/system/cpu /sys/devices/virtual /sys/module
+			cp $1/online /sys/devices/system/cpu/
+			echo 0x10de >` + gpu + `/vendor; echo 0x030200 >` + gpu + `/class; echo 0 >` + gpu + `/numa_node; echo 0 >` + gpu + `/local_cpulist
+			echo 0x060400 >` + above + `/class
+			ln -s ../../../..` + gpu + ` /sys/bus/pci/devices/0000:60:00.0
+			shift; exec "$@"`
+		look = `readlink -f /sys/bus/pci/devices/0000:60:00.0 /sys/class/infiniband/mlx5_0/device
+			cat ` + above + `/class ` + gpu + `/vendor ` + above + `/0000:5f:1f.0/class ` + above + `/0000:5f:1f.0/*:00.0/vendor
+			ls ` + above
+	)
+	for _, sysfs := range []string{"on", "preload"} {
+		dir := shared(t)
+		cmd := runner(t.Context(), t, dir, "--link pipe --addr 10.9.0.1/24 --card connectx7 --sysfs "+sysfs, "sh", "-c", look)
+		cmd.SysProcAttr = nil
+		cmd.Args = append([]string{"unshare", "-m", "sh", "-c", script, "sh", dir}, cmd.Args...)
+		cmd.Path = "/usr/bin/unshare"
+		out, err := cmd.CombinedOutput()
+		want := gpu + "\n" + above + "/0000:5f:1f.0/0000:ff:00.0\n0x060400\n0x10de\n0x060400\n0x15b3\n"
+		if err != nil || !strings.HasPrefix(string(out), want) {
+			t.Errorf("--sysfs %s: %v, %s\nwant %s", sysfs, err, out, want)
+		}
+		for _, name := range []string{"0000:5f:00.0", "0000:5f:1f.0", "class"} {
+			if sysfs == "on" && !strings.Contains(strings.TrimPrefix(string(out), want), name+"\n") {
+				t.Errorf("--sysfs %s: %s lists no %s:\n%s", sysfs, above, name, out)
 			}
 		}
 	}

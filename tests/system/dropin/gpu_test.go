@@ -109,6 +109,41 @@ func TestGPUScript(t *testing.T) {
 	}
 }
 
+// TestGPUPage pastes the commands of GPU.md that start programs. Those before them are README.md's,
+// which TestPages pastes.
+func TestGPUPage(t *testing.T) {
+	gate.System(t)
+	page, err := os.ReadFile("../../../cmd/softrnic/GPU.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _ := strings.Cut(string(page), "```\n")
+	block, _, _ = strings.Cut(block, "```\n")
+	lines := strings.Split(strings.TrimSuffix(block, "\n"), "\n")
+	if len(lines) != 4 {
+		t.Fatalf("%d commands, want 4:\n%s", len(lines), block)
+	}
+	dir, program, port := shared(t), gpuProgram(t), nextPort()
+	for name, script := range map[string]string{
+		"server": fmt.Sprintf("%s server 10.9.0.1 %d move", program, port),
+		"client": fmt.Sprintf("until grep -q listens %s/said; do sleep 0.1; done\n%s client $1 %d move", dir, program, port),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := runner(ctx, t, dir, "")
+	paste := strings.ReplaceAll(strings.Join(lines[2:], "\n"), "~/.local/bin/softrnic", command(t))
+	cmd.Path, cmd.Args, cmd.Dir = "/bin/sh", []string{"sh", "-c", "exec >said 2>&1\n" + paste + "\nstatus=$?; wait $!; exit $status"}, dir
+	err = cmd.Run()
+	said, _ := os.ReadFile(filepath.Join(dir, "said"))
+	if err != nil || !strings.Contains(string(said), "moved") || !strings.Contains(string(said), "disconnected") {
+		t.Errorf("%v\n%s\n%s", err, paste, said)
+	}
+}
+
 // TestGPUCallers makes the calls with which NCCL, UCX, perftest and NVSHMEM ask whether devices
 // reach the memory of GPUs, and register it.
 func TestGPUCallers(t *testing.T) {

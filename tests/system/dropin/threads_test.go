@@ -272,8 +272,8 @@ func ends(t *testing.T, how string, link, system, long int, f func(t *testing.T,
 	}
 }
 
-// TestSanitized runs testdata/stress.c, twice.c and forked.c with the libraries of C built for
-// AddressSanitizer, and the first two with those built for ThreadSanitizer, which ends a child of a
+// TestSanitized runs testdata/stress.c, twice.c, gpu.c and forked.c with the libraries of C built for
+// AddressSanitizer, and the first three with those built for ThreadSanitizer, which ends a child of a
 // process with threads when it starts a thread. Both see these libraries and the programs, but not
 // the engine, which is Go: go test -race covers it. AddressSanitizer reports the stack contents of a
 // cancelled thread as errors, so its stack checks are off.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -12,12 +13,90 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/namespace"
 )
 
-// slot is the place of a card: alone on the bus of a root port, which is alone on a host bridge.
+// slot is the place of a card: alone on the bus of a port, which is alone on a host bridge, or
+// beside that of a GPU.
 type slot struct {
-	bridge, bus int // of the host bridge and the root port; and of the card
-	node        int // NUMA node, or -1
+	above       string // the directory that has the port's
+	own         bool   // above is a host bridge that the machine does not have
+	domain      string // of the PCI addresses
+	bridge, bus int    // of the port, and of the card
+	device      int    // number of the port
+	node        int    // NUMA node, or -1
 	cpus        string
 	cpuMask     string
+}
+
+// slot returns a slot for the card of a rail, on the machine with a root directory. It is beside
+// the GPU of NVIDIA's with the rail's number, so that programs choose the card for that.
+func (t *tree) slot(root string, rail, rails int) (slot, error) {
+	if gpus := gpusOf(root); len(gpus) > 0 {
+		if s, ok := t.beside(root, gpus[rail%len(gpus)]); ok {
+			return s, nil
+		}
+	}
+	return freeSlot(rail, rails)
+}
+
+// pciAddress is the address of a PCI function.
+var pciAddress = regexp.MustCompile(`^([0-9a-f]{4,}):([0-9a-f]{2}):[0-9a-f]{2}\.[0-7]$`)
+
+// gpusOf returns the directories of NVIDIA's GPUs below a root directory, in the order of their
+// addresses.
+func gpusOf(root string) (gpus []string) {
+	all, _ := filepath.Glob(filepath.Join(root, namespace.PCIBus, "devices/*")) // sorted
+	for _, name := range all {
+		vendor, _ := os.ReadFile(name + "/vendor")
+		class, _ := os.ReadFile(name + "/class")
+		if strings.TrimSpace(string(vendor)) != "0x10de" || !strings.HasPrefix(string(class), "0x03") { // display controller
+			continue
+		}
+		if path, err := filepath.EvalSymlinks(name); err == nil {
+			if path, err = filepath.Rel(root, path); err == nil && strings.HasPrefix(path, namespace.Devices+"/pci") {
+				gpus = append(gpus, path)
+			}
+		}
+	}
+	return gpus
+}
+
+// beside returns a slot beside a GPU: below the same PCI switch, or else on the same host bridge.
+// ok is false if no number is left there.
+func (t *tree) beside(root, gpu string) (s slot, ok bool) {
+	free := func(path string) bool {
+		_, err := os.Lstat(filepath.Join(root, path))
+		return err != nil && !t.has(path)
+	}
+	s.above = filepath.Dir(gpu)
+	at := pciAddress.FindStringSubmatch(filepath.Base(gpu))
+	if port := pciAddress.FindStringSubmatch(filepath.Base(s.above)); port != nil {
+		at, s.above = port, filepath.Dir(s.above)
+	}
+	if at == nil {
+		return s, false
+	}
+	s.domain = at[1]
+	bridge, _ := strconv.ParseUint(at[2], 16, 8) // the pattern has two digits
+	s.bridge = int(bridge)
+	for s.device = 0x1f; !free(s.port()); s.device-- {
+		if s.device == 0 {
+			return s, false
+		}
+	}
+	for s.bus = 0xff; !free(fmt.Sprintf("%s/%s:%02x", namespace.ClassPCI, s.domain, s.bus)); s.bus-- {
+		if s.bus == 0 {
+			return s, false
+		}
+	}
+	read := func(file string) string {
+		b, _ := os.ReadFile(filepath.Join(root, gpu, file))
+		return strings.TrimSpace(string(b))
+	}
+	node, err := strconv.Atoi(read("numa_node"))
+	if err != nil {
+		node = -1
+	}
+	s.node, s.cpus, s.cpuMask = node, read("local_cpulist"), read("local_cpus")
+	return s, true
 }
 
 // freeSlot returns a slot for the card of a rail, on buses that the machine does not have. The
@@ -39,6 +118,7 @@ func freeSlot(rail, rails int) (s slot, err error) {
 		}
 	}
 	s.bus = s.bridge + 1
+	s.above, s.own, s.domain = fmt.Sprintf("%s/pci0000:%02x", namespace.Devices, s.bridge), true, "0000"
 	const nodes = "/" + namespace.Devices + "/system/node"
 	online, _ := os.ReadFile(nodes + "/online") // without NUMA there is none
 	list := numbers(string(online))
@@ -77,11 +157,14 @@ func numbers(list string) (all []int) {
 	return all
 }
 
-func (s *slot) rootPort() string {
-	return fmt.Sprintf("%[1]s/pci0000:%02[2]x/0000:%02[2]x:00.0", namespace.Devices, s.bridge)
+// port returns the directory of the port.
+func (s *slot) port() string {
+	return fmt.Sprintf("%s/%s:%02x:%02x.0", s.above, s.domain, s.bridge, s.device)
 }
 
-func (s *slot) address(function int) string { return fmt.Sprintf("0000:%02x:00.%d", s.bus, function) }
+func (s *slot) address(function int) string {
+	return fmt.Sprintf("%s:%02x:00.%d", s.domain, s.bus, function)
+}
 
 // function is a PCI function.
 type function struct {
@@ -142,6 +225,9 @@ func (f *function) config(s *slot) []byte {
 	portType := uint16(0) // endpoint
 	if f.secondary != 0 {
 		portType = 4 // root port
+		if pciAddress.MatchString(filepath.Base(s.above)) {
+			portType = 6 // downstream port of a switch
+		}
 		b[0x0e] = 1
 		b[0x18], b[0x19], b[0x1a] = byte(s.bridge), byte(f.secondary), byte(f.secondary)
 	} else {
@@ -165,14 +251,16 @@ func (f *function) config(s *slot) []byte {
 func (t *tree) addCard(c *dropin.Card, s *slot, functions int) (paths []string) {
 	port := rootPort
 	port.speed, port.secondary = c.PCIe, s.bus
-	root := s.rootPort()
+	root := s.port()
 	t.addFunction(root, port, s)
-	bus := fmt.Sprintf("0000:%02x", s.bus)
+	bus := fmt.Sprintf("%s:%02x", s.domain, s.bus)
 	t.files[root+"/pci_bus/"+bus+"/cpulistaffinity"] = s.cpus
 	t.link(namespace.ClassPCI+"/"+bus, root+"/pci_bus/"+bus)
-	bus = fmt.Sprintf("0000:%02x", s.bridge)
-	t.files[filepath.Dir(root)+"/pci_bus/"+bus+"/cpulistaffinity"] = s.cpus
-	t.link(namespace.ClassPCI+"/"+bus, filepath.Dir(root)+"/pci_bus/"+bus)
+	if s.own {
+		bus = fmt.Sprintf("%s:%02x", s.domain, s.bridge)
+		t.files[s.above+"/pci_bus/"+bus+"/cpulistaffinity"] = s.cpus
+		t.link(namespace.ClassPCI+"/"+bus, s.above+"/pci_bus/"+bus)
+	}
 	for i := range functions {
 		path := root + "/" + s.address(i)
 		t.addFunction(path, function{vendor: c.Vendor, device: c.Device, subVendor: c.SubVendor, subDevice: c.SubDevice,

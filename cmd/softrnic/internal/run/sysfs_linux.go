@@ -167,7 +167,7 @@ func (t *tree) addRail(env *cli.Env, cfg *dropin.Config, rail int, keep bool) (e
 	}
 	var functions []string // of the rail's card
 	if r.Card != nil {
-		s, err := freeSlot(rail, len(cfg.Rails))
+		s, err := t.slot("/", rail, len(cfg.Rails))
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -249,6 +250,56 @@ func TestFreeSlots(t *testing.T) {
 		}
 		if s.cpus == "" {
 			t.Errorf("rail %d has no CPUs", rail)
+		}
+	}
+}
+
+// TestBesideGPU: on a machine with GPUs, a card is below the PCI switch of the rail's GPU, or on its
+// host bridge if there is no switch, and on its NUMA node. No two cards are at one place.
+func TestBesideGPU(t *testing.T) {
+	root := t.TempDir()
+	const (
+		plain    = "sys/devices/pci0000:3a/0000:3a:1f.0/0000:3b:00.0"
+		switched = "sys/devices/pci0000:5d/0000:5d:01.0/0000:5e:00.0/0000:5f:00.0/0000:60:00.0"
+		other    = "sys/devices/pci0000:00/0000:00:02.0" // a display controller, not NVIDIA's
+		bare     = "sys/devices/pci0001:00/0001:00:00.0"
+	)
+	for path, vendor := range map[string]string{plain: "0x10de", switched: "0x10de", other: "0x1a03", bare: "0x10de"} {
+		for file, text := range map[string]string{"vendor": vendor, "class": "0x030200", "numa_node": "1", "local_cpulist": "4-7",
+			"local_cpus": "f0"} {
+			if err := write(filepath.Join(root, path, file), text+"\n", 0o444); err != nil {
+				t.Fatal(err)
+			}
+		}
+		device := filepath.Join(root, "sys/bus/pci/devices", filepath.Base(path))
+		if err := errors.Join(makeDirs(filepath.Dir(device)), os.Symlink("../../../../"+path, device)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, bus := range []string{"0000:ff", "0000:fd"} {
+		if err := makeDirs(filepath.Join(root, "sys/class/pci_bus", bus)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tr := &tree{files: files{}, binary: map[string][]byte{}, links: map[string]string{}}
+	card := dropin.Card{Vendor: 0x15b3, Device: 0x1021, PCIe: 32}
+	for rail, want := range []string{
+		"sys/devices/pci0000:3a/0000:3a:1e.0/0000:fe:00.0",
+		"sys/devices/pci0000:5d/0000:5d:01.0/0000:5e:00.0/0000:5f:1f.0/0000:fc:00.0",
+		"sys/devices/pci0001:00/0001:00:1f.0/0001:ff:00.0",
+		"sys/devices/pci0000:3a/0000:3a:1d.0/0000:fb:00.0",
+	} {
+		s, err := tr.slot(root, rail, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := tr.addCard(&card, &s, 1); !slices.Equal(got, []string{want}) {
+			t.Errorf("rail %d is at %s, want %s", rail, got, want)
+		}
+		for file, want := range map[string]string{"numa_node": "1", "local_cpulist": "4-7", "local_cpus": "f0"} {
+			if got := tr.files[s.port()+"/"+file]; got != want {
+				t.Errorf("%s of rail %d is %q, want %q", file, rail, got, want)
+			}
 		}
 	}
 }
