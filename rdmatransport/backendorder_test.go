@@ -327,8 +327,9 @@ func TestBackendEndsWhenRegionChanges(t *testing.T) {
 	}
 }
 
-// TestBackendOnEventEnds: a program's OnEvent function may close or reset the QP whose completion it
-// was called for, and close its region, while a copy for the QP runs: it waits for the copy's end.
+// TestBackendOnEventEnds: a program's OnEvent function may close or reset the QP whose completion
+// it was called for, and close its region, while a copy for the QP runs: it waits for the copy's
+// end.
 func TestBackendOnEventEnds(t *testing.T) {
 	ends := map[string]func(qp *verbs.QP, mr *verbs.MR) error{
 		"close": func(qp *verbs.QP, _ *verbs.MR) error { return qp.Close() },

@@ -9,17 +9,19 @@
 //
 // # Who runs
 //
-// Without Config.Workers, nothing runs at the same time. The goroutine that calls [Fabric.Run] handles events, and runs the
-// processes of [Host.Go] in turn. It may also call what waits, such as rdmacm.Dial, and then the
-// fabric runs until the call returns. No other goroutine may use a fabric, its hosts and their
-// devices. Their functions for events must not wait, and start a process instead.
+// Without Config.Workers, nothing runs at the same time. The goroutine that calls [Fabric.Run]
+// handles events, and runs the processes of [Host.Go] in turn. It may also call what waits, such as
+// rdmacm.Dial, and then the fabric runs until the call returns. No other goroutine may use a
+// fabric, its hosts and their devices. Their functions for events must not wait, and start a
+// process instead.
 //
 // # Workers
 //
 // With Config.Workers, the hosts of different switches run at the same time, on several processors.
 // The virtual time has windows as long as the shortest delay of a cable between switches
 // ([Fabric.Lookahead]): what happens in a window at one switch and its hosts cannot change what
-// happens in it elsewhere. Packets and digests are the same with any number of workers, and without.
+// happens in it elsewhere. Packets and digests are the same with any number of workers, and
+// without.
 //
 // So the functions and processes of a host may use that host and its device only. What they share
 // with those of other hosts needs a lock, or belongs to the worker of both ([Host.Worker]). Their

@@ -173,8 +173,8 @@ func (o *writer) drain() {
 }
 
 // fail ends the connection in this direction. The peer, which mostly has closed it, has often sent
-// frames before that, such as the acknowledgement of the last message: the receiving goroutine reads
-// these, and then finds the end. o.mu is held.
+// frames before that, such as the acknowledgement of the last message: the receiving goroutine
+// reads these, and then finds the end. o.mu is held.
 func (o *writer) fail() {
 	o.failed = true
 	if c, ok := o.conn.(interface{ CloseWrite() error }); !ok || c.CloseWrite() != nil {

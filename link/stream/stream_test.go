@@ -172,8 +172,8 @@ func TestReceives(t *testing.T) {
 	}
 }
 
-// TestLastFrames: what the other side sent before it disconnected arrives, also if the link has since
-// failed to send.
+// TestLastFrames: what the other side sent before it disconnected arrives, also if the link has
+// since failed to send.
 func TestLastFrames(t *testing.T) {
 	path := socket(t)
 	l := open(t, path, &stream.Config{Listening: true})

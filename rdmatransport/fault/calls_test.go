@@ -200,7 +200,8 @@ func TestSelected(t *testing.T) {
 	for i := range qps {
 		qps[i] = must(s.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxRecvWR: 4}}))(t)
 	}
-	s.add(fmt.Sprintf("query_qp:qp=%d=ENOMEM; modify_qp:qp=%d,rtr=ETIMEDOUT; post_recv:qp=%#x=ENOMEM", qps[1].Num(), qps[1].Num(), qps[1].Num()))
+	s.add(fmt.Sprintf("query_qp:qp=%d=ENOMEM; modify_qp:qp=%d,rtr=ETIMEDOUT; post_recv:qp=%#x=ENOMEM",
+		qps[1].Num(), qps[1].Num(), qps[1].Num()))
 	for i, qp := range qps {
 		failed := func(what string, err error, want syscall.Errno) {
 			t.Helper()

@@ -69,7 +69,8 @@ func TestOpcodes(t *testing.T) {
 	}
 }
 
-// TestLateFailure: with late, a completion that fails comes after this time, and the flush after it.
+// TestLateFailure: with late, a completion that fails comes after this time, and the flush after
+// it.
 func TestLateFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := stations(t)
@@ -152,7 +153,8 @@ func TestAfter(t *testing.T) {
 func TestAfterNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := stations(t)
-		s.add("event:after=1s=QP_FATAL; cq:after=1s=2s; mr:after=1s=revoked; cm:after=1s=ADDR_CHANGE; addr:after=1s=-10.0.0.9; mtu:after=1s=65000")
+		s.add("event:after=1s=QP_FATAL; cq:after=1s=2s; mr:after=1s=revoked; " +
+			"cm:after=1s=ADDR_CHANGE; addr:after=1s=-10.0.0.9; mtu:after=1s=65000")
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		for i, want := range []string{"no QP", "no QP", "no region", "no ID", "does not have it", "576"} {
@@ -262,7 +264,8 @@ func (s *station) useOnce(withSRQ bool) {
 		return
 	}
 	closers := []func() error{cq.Close}
-	init := &verbs.QPInitAttr{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}}
+	init := &verbs.QPInitAttr{Type: verbs.RC, SendCQ: cq, RecvCQ: cq,
+		Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}}
 	if withSRQ {
 		if init.SRQ, err = s.pd.CreateSRQ(&verbs.SRQInitAttr{Attr: verbs.SRQAttr{MaxWR: 8, MaxSGE: 1}}); err == nil {
 			closers = append(closers, init.SRQ.Close)

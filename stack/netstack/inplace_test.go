@@ -13,7 +13,8 @@ import (
 )
 
 // limitedLink is a link.InPlace that has room for every second frame, and records the order of the
-// frames of datagrams. A host also sends others, such as reports of multicast groups, when it likes.
+// frames of datagrams. A host also sends others, such as reports of multicast groups, when it
+// likes.
 type limitedLink struct {
 	link.Link
 	mu     sync.Mutex // gVisor resolves addresses on other goroutines

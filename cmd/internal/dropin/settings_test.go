@@ -18,7 +18,8 @@ import (
 // samples has a value of each setting, which is not the default.
 var samples = map[string]string{
 	"LINK": "shm:a", "ADDR": "10.0.0.1/24,fd00::1/64", "SHARED": "0", "DEVICE": "mlx5_0,siw0", "SELECTIVE_REPEAT": "1", "RXE_FLUSH": "1",
-	"CARD": "connectx7", "CONGESTION": "1", "CONGESTION_BY_DELAY": "1", "GUID": "0002:c903:0012:3456", "SPEED": "100", "WIDTH": "2", "TRANSPORT": "iwarp,roce", "LOG": "info", "TOP": "1", "TRACE": "/t",
+	"CARD": "connectx7", "CONGESTION": "1", "CONGESTION_BY_DELAY": "1", "GUID": "0002:c903:0012:3456", "SPEED": "100", "WIDTH": "2",
+	"TRANSPORT": "iwarp,roce", "LOG": "info", "TOP": "1", "TRACE": "/t",
 	"CAPTURE": "/c", "IMPAIR": "loss=1%", "SECURE": "/k", "PEERS": "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=", "SECURE_PORT": "7",
 	"TLS": "/cert,/key", "TLS_CA": "system", "TLS_NAME": "a.example", "ALLOW": "10.0.0.2,fd00::/8", "COUNTERS": "/n", "COMMAND": "/s",
 	"PEERMEM": "1", "RUN": "7", "WHOLE": "/w", "FAULT": "reg_mr=ENOMEM",

@@ -10,8 +10,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestRxeFlush: the ICRC of RC FLUSHes with RxeFlush and without it, in both directions. Each device
-// has one, and drops the other.
+// TestRxeFlush: the ICRC of RC FLUSHes with RxeFlush and without it, in both directions. Each
+// device has one, and drops the other.
 func TestRxeFlush(t *testing.T) {
 	both := func(b []byte) []byte { return append(bytes.Clone(b), b...) } // what rxe covers after the IP and UDP headers
 	once := func(b []byte) []byte { return b }

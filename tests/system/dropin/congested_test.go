@@ -36,7 +36,8 @@ ecn = { min = "20kB", max = "200kB", p = 0.5 }
 
 // TestPerftestCongested: two pairs of perftest's programs share the slow cable of softrnic switch
 // --fabric. Together they have no more than its rate. The switch marks packets, of which the
-// receivers tell the senders. In a small buffer packets are lost, and the data arrives all the same.
+// receivers tell the senders. In a small buffer packets are lost, and the data arrives all the
+// same.
 func TestPerftestCongested(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/ib_write_bw", "perftest")

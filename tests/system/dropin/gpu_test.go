@@ -169,8 +169,8 @@ func TestGPUCallers(t *testing.T) {
 }
 
 // TestGPUTransfers moves data between the memories of GPUs and processors of two processes: also
-// while a kernel runs, and over links that lose and reorder. It destroys a context, frees memory, or
-// has a copy fail, meanwhile.
+// while a kernel runs, and over links that lose and reorder. It destroys a context, frees memory,
+// or has a copy fail, meanwhile.
 func TestGPUTransfers(t *testing.T) {
 	gate.System(t)
 	program := gpuProgram(t)

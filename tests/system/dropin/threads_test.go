@@ -112,8 +112,8 @@ func TestForked(t *testing.T) {
 	stress(t, "fork", count(60, 3400)) // some 10,000 over the three links
 }
 
-// ofChildren are the links for testdata/forked.c: one with an address for each process, and one with
-// an address for all.
+// ofChildren are the links for testdata/forked.c: one with an address for each process, and one
+// with an address for all.
 func ofChildren(t *testing.T) []endpoints {
 	return []endpoints{
 		{link: "shm:forked"},
@@ -272,11 +272,11 @@ func ends(t *testing.T, how string, link, system, long int, f func(t *testing.T,
 	}
 }
 
-// TestSanitized runs testdata/stress.c, twice.c, gpu.c and forked.c with the libraries of C built for
-// AddressSanitizer, and the first three with those built for ThreadSanitizer, which ends a child of a
-// process with threads when it starts a thread. Both see these libraries and the programs, but not
-// the engine, which is Go: go test -race covers it. AddressSanitizer reports the stack contents of a
-// cancelled thread as errors, so its stack checks are off.
+// TestSanitized runs testdata/stress.c, twice.c, gpu.c and forked.c with the libraries of C built
+// for AddressSanitizer, and the first three with those built for ThreadSanitizer, which ends a
+// child of a process with threads when it starts a thread. Both see these libraries and the
+// programs, but not the engine, which is Go: go test -race covers it. AddressSanitizer reports the
+// stack contents of a cancelled thread as errors, so its stack checks are off.
 func TestSanitized(t *testing.T) {
 	gate.Long(t)
 	var everywhere []endpoints

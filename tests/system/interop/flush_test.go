@@ -22,9 +22,9 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// TestFlush sends WRITEs and FLUSHes between SoftRNIC and rxe, each way, with both ICRCs of a FLUSH.
-// A FLUSH is answered if RxeFlush is what the kernel's row of the table says, and never otherwise.
-// What rxe has flushed to a file survives a power failure.
+// TestFlush sends WRITEs and FLUSHes between SoftRNIC and rxe, each way, with both ICRCs of a
+// FLUSH. A FLUSH is answered if RxeFlush is what the kernel's row of the table says, and never
+// otherwise. What rxe has flushed to a file survives a power failure.
 func TestFlush(t *testing.T) {
 	gate.System(t)
 	p := peer.Boot(t, peer.Config{ID: 2})[0]

@@ -17,8 +17,8 @@ import (
 // Traits of the table of kernels on which no other test depends: each is what the machine does.
 // FlushICRC is in flush_test.go.
 
-// TestOnDemandPaging writes to memory of rxe with on-demand paging, and reads from it, in the middle
-// of a page. With the trait ODPPlaces, rxe takes the beginning of the page instead, and both
+// TestOnDemandPaging writes to memory of rxe with on-demand paging, and reads from it, in the
+// middle of a page. With the trait ODPPlaces, rxe takes the beginning of the page instead, and both
 // succeed. Kernels whose rxe has no such memory refuse it.
 func TestOnDemandPaging(t *testing.T) {
 	gate.System(t)

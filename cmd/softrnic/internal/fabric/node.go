@@ -208,8 +208,8 @@ func (n *node) newQP(cq *verbs.CQ, sends, receives int) (*verbs.QP, error) {
 		Cap: verbs.QPCap{MaxSendWR: sends, MaxRecvWR: receives, MaxSendSGE: 1}})
 }
 
-// randomPSN returns the first PSN of a QP, of 24 bits. It follows from the seed. Connection managers
-// of real hosts take random ones too.
+// randomPSN returns the first PSN of a QP, of 24 bits. It follows from the seed. Connection
+// managers of real hosts take random ones too.
 func (n *node) randomPSN() uint32 { return n.h.Clock().Uint32() >> 8 }
 
 // connectQP moves a QP to RTS. Its first PSN is sends, and that of its peer, to's QP number, is

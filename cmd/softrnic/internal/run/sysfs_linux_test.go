@@ -254,8 +254,8 @@ func TestFreeSlots(t *testing.T) {
 	}
 }
 
-// TestBesideGPU: on a machine with GPUs, a card is below the PCI switch of the rail's GPU, or on its
-// host bridge if there is no switch, and on its NUMA node. No two cards are at one place.
+// TestBesideGPU: on a machine with GPUs, a card is below the PCI switch of the rail's GPU, or on
+// its host bridge if there is no switch, and on its NUMA node. No two cards are at one place.
 func TestBesideGPU(t *testing.T) {
 	root := t.TempDir()
 	const (

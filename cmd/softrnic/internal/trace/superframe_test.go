@@ -141,14 +141,16 @@ func TestRxeFlush(t *testing.T) {
 	c.request(0, 8, wire.RCSendOnly, 0)
 	packets := []record{c.packets[0], joined(c.packets[1:])}
 	a, out := traced(t, new(Command), packets)
-	if a.counts.Wrong+a.counts.Doubtful != 0 || a.counts.RoCE != 4 || strings.Count(out, "NOTE packet 1: the FLUSH has the ICRC of Linux's rxe") != 1 ||
+	if a.counts.Wrong+a.counts.Doubtful != 0 || a.counts.RoCE != 4 ||
+		strings.Count(out, "NOTE packet 1: the FLUSH has the ICRC of Linux's rxe") != 1 ||
 		strings.Count(out, "NOTE") != 1 {
 		t.Errorf("%+v\n%s", a.counts, out)
 	}
 	damaged := packets[0]
 	damaged.data = bytes.Clone(damaged.data)
 	damaged.data[headers+20] ^= 1
-	if a, out = traced(t, new(Command), []record{damaged}); a.counts.Wrong != 1 || !strings.Contains(out, "WRONG packet 1: the ICRC is wrong") {
+	if a, out = traced(t, new(Command), []record{damaged}); a.counts.Wrong != 1 ||
+		!strings.Contains(out, "WRONG packet 1: the ICRC is wrong") {
 		t.Errorf("damaged: %+v\n%s", a.counts, out)
 	}
 }

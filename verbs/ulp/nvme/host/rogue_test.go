@@ -247,8 +247,8 @@ func controller() nvme.IdentifyController {
 		SubsystemNQN: subsystem}
 }
 
-// stage copies data to the next slot of out. No request that is still sent has it: there is one slot
-// more than requests.
+// stage copies data to the next slot of out. No request that is still sent has it: there is one
+// slot more than requests.
 func (q *rogueQueue) stage(b []byte) []verbs.SGE {
 	i := q.at % (rogueSends + 1)
 	n := copy(q.out.Buf()[i*rogueSlot:][:rogueSlot], b)
