@@ -18,7 +18,10 @@ import (
 )
 
 // fewCases are the cases outside the long run.
-var fewCases = map[string]string{"rxe": "PSN-GAP-*", "siw": "DDP-TAGGED-*"}
+var fewCases = map[string][]string{"rxe": {"PSN-GAP-*"}, "siw": {"DDP-TAGGED-*", wrongCRC}}
+
+// wrongCRC is the case that shows how siw writes a Terminate (peer.SwapsTerminate).
+const wrongCRC = "FPDU-CRC-WRONG"
 
 // TestConform runs softrnic conform on rxe and siw, through the responder for kernel devices.
 // Deviations from the statements must equal the kernel's reports in tests/conformance/reports. In
@@ -30,12 +33,12 @@ func TestConform(t *testing.T) {
 }
 
 func testConform(t *testing.T, transport verbs.Transport, driver string) {
-	only, rounds := []string{fewCases[driver]}, 1
+	only, rounds := fewCases[driver], 1
 	if os.Getenv("SOFTRNIC_LONG") != "" {
 		only, rounds = nil, 2
 	}
-	report := filepath.Join("..", "..", "conformance", "reports",
-		fmt.Sprintf("%s-%v.txt", driver, cmPeer(t, 2, transport).Kernel.Linux))
+	row := cmPeer(t, 2, transport).Kernel
+	report := filepath.Join("..", "..", "conformance", "reports", fmt.Sprintf("%s-%v.txt", driver, row.Linux))
 	known, err := os.ReadFile(report)
 	if err != nil && os.Getenv("SOFTRNIC_REPORT") == "" {
 		t.Fatal(err)
@@ -45,6 +48,9 @@ func testConform(t *testing.T, transport verbs.Transport, driver string) {
 		t.Logf("result: %d cases", len(results))
 		var departures []string
 		for _, r := range results {
+			if swapped := strings.HasPrefix(r.Reason, "layer of message"); r.ID == wrongCRC && swapped != row.Has(peer.SwapsTerminate) {
+				t.Errorf("%s: %s: %s", wrongCRC, r.Verdict, r.Reason)
+			}
 			if r.Verdict != "PASS" {
 				departures = append(departures, fmt.Sprintf("%s %s: %s", r.Verdict, r.ID, r.Statement))
 				t.Logf("%s %s: %s", r.Verdict, r.ID, r.Reason)
@@ -91,9 +97,39 @@ func judged(t *testing.T, transport verbs.Transport, driver string, only []strin
 	return results
 }
 
+// TestConformOtherDevice: rdma_cm takes rxe0, the older device, for the address of rxe0 and siw0. The
+// responder of siw0 notices it before the first case, and conform says that it cannot test.
+func TestConformOtherDevice(t *testing.T) {
+	gate.System(t)
+	p := peer.Boot(t, peer.Config{ID: 52})[0]
+	useTransport(t, p, verbs.RoCEv2)
+	p.Run(t, "modprobe siw; rdma link add siw0 type siw netdev eth0")
+	defer p.Run(t, "rdma link del siw0")
+	code, out, errs := runConform(t, p, verbs.IWARP, "siw", nil)
+	want := fmt.Sprintf("cannot test siw0: listen: the target says: OSError: rdma_cm takes rxe0 for %v:0, not siw0", p.Addr4())
+	if code != 2 || out != "" || !strings.Contains(errs, want) {
+		t.Errorf("conform exits with %d, want 2 and %q\n%.2000s\n%.2000s", code, want, out, errs)
+	}
+}
+
 // conform runs softrnic conform against a peer, until it ends or the target stops answering.
 func conform(t *testing.T, p *peer.Peer, transport verbs.Transport, driver string, only []string) (results []conformResult,
 	stopped string) {
+	t.Helper()
+	code, out, errs := runConform(t, p, transport, driver, only) // fails if cases fail
+	var report struct {
+		Results []conformResult
+		Stopped string
+	}
+	if err := json.Unmarshal([]byte(out), &report); err != nil {
+		t.Fatalf("exit status %d, %v\n%.4000s", code, err, errs)
+	}
+	return report.Results, report.Stopped
+}
+
+// runConform runs softrnic conform --json against a peer. After the tester's, errs has the output
+// of the responder.
+func runConform(t *testing.T, p *peer.Peer, transport verbs.Transport, driver string, only []string) (code int, out, errs string) {
 	t.Helper()
 	script, err := os.ReadFile("../../../cmd/softrnic/internal/conform/responder/responder.py")
 	if err != nil {
@@ -110,7 +146,7 @@ func conform(t *testing.T, p *peer.Peer, transport verbs.Transport, driver strin
 	}
 	defer func() { _ = responder.Kill() }()
 	for began := time.Now(); !strings.Contains(responder.Output(), "conform: "+driver+"0"); time.Sleep(100 * time.Millisecond) {
-		if time.Since(began) > time.Minute {
+		if time.Since(began) > 3*time.Minute {
 			t.Fatalf("the responder does not begin:\n%s", responder.Output())
 		}
 	}
@@ -122,15 +158,10 @@ func conform(t *testing.T, p *peer.Peer, transport verbs.Transport, driver strin
 	}
 	cmd := p.Netns.Command(t.Context(), softrnicProgram(t), args...)
 	cmd.Env = append(os.Environ(), "SOFTRNIC_CONFORM_TOKEN="+token)
-	var out, errs strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	err = cmd.Run() // fails if cases fail
-	var report struct {
-		Results []conformResult
-		Stopped string
+	var printed, said strings.Builder
+	cmd.Stdout, cmd.Stderr = &printed, &said
+	if err := cmd.Run(); cmd.ProcessState == nil {
+		t.Fatal(err)
 	}
-	if e := json.Unmarshal([]byte(out.String()), &report); e != nil {
-		t.Fatalf("%v, %v\n%.2000s\n%.2000s", err, e, errs.String(), responder.Output())
-	}
-	return report.Results, report.Stopped
+	return cmd.ProcessState.ExitCode(), printed.String(), said.String() + responder.Output()
 }

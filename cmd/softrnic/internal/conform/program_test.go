@@ -158,16 +158,39 @@ func TestUsage(t *testing.T) {
 // TestMain runs the tests as clitest does.
 func TestMain(m *testing.M) { clitest.Main(m) }
 
-// TestCannotTest: a target that cannot create a queue pair fails no case. The reason is reported.
+// TestCannotTest: a target that cannot do what each case begins with fails no case. The reason is
+// reported.
 func TestCannotTest(t *testing.T) {
 	lan := new(pipe.Switch)
 	s := program.Start(t, lan, "serve --addr 10.0.0.1/24")
 	s.Await(t, &s.Err, "msg=serving")
+	t.Setenv(control.TokenVariable, "x")
+	const otherDevice = "OSError: rdma_cm takes rxe0 for 10.0.0.1:0, not card0"
+	for _, c := range []struct {
+		transport, op, error, want string
+	}{
+		{"rocev2", "create_qp", "no device memory", "create_qp: the target says: no device memory"},
+		{"rocev2", "connect", "no such address", "connect: the target says: no such address"},
+		{"iwarp", "create_qp", "no device memory", "create_qp: the target says: no device memory"},
+		{"iwarp", "listen", otherDevice, "listen: the target says: " + otherDevice},
+	} {
+		addr := refusing(t, c.op, c.error)
+		code, out, errs := program.Run(t.Context(), lan, "conform", "--addr", "10.0.0.2", "--target", "10.0.0.1",
+			"--control", addr, "--wait", "20s", "--transport", c.transport)
+		if code != cli.ExitUsage || out != "" || !strings.Contains(errs, "cannot test card0: "+c.want) {
+			t.Errorf("%s: %d, %s%s", c.transport, code, out, errs)
+		}
+	}
+}
+
+// refusing returns the address of a responder that answers one request with an error.
+func refusing(t *testing.T, op, message string) string {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
 			conn, err := l.Accept()
@@ -175,24 +198,17 @@ func TestCannotTest(t *testing.T) {
 				return
 			}
 			for in := bufio.NewScanner(conn); in.Scan(); {
-				reply := `{"error":"no device memory"}`
-				if strings.Contains(in.Text(), `"hello"`) {
-					reply = `{"name":"card0"}`
+				var asked struct{ Op string }
+				reply := control.Reply{Name: "card0", QP: 1}
+				if err := json.Unmarshal(in.Bytes(), &asked); err != nil || asked.Op == op {
+					reply.Error = message
 				}
-				if _, err := conn.Write([]byte(reply + "\n")); err != nil {
+				if err := json.NewEncoder(conn).Encode(&reply); err != nil {
 					break
 				}
 			}
 			_ = conn.Close()
 		}
 	}()
-	t.Setenv(control.TokenVariable, "x")
-	for _, transport := range []string{"rocev2", "iwarp"} {
-		code, out, errs := program.Run(t.Context(), lan, "conform", "--addr", "10.0.0.2", "--target", "10.0.0.1",
-			"--control", l.Addr().String(), "--wait", "20s", "--transport", transport)
-		const want = "cannot test card0: create_qp: the target says: no device memory"
-		if code != cli.ExitUsage || out != "" || !strings.Contains(errs, want) {
-			t.Errorf("%s: %d, %s%s", transport, code, out, errs)
-		}
-	}
+	return l.Addr().String()
 }

@@ -34,6 +34,10 @@ const (
 	CountsBytes    Trait = "rxe counts the bytes of its packets, from the IP header on, and has the files of counters besides hw_counters"
 	OwnsPort       Trait = "rxe's module owns UDP port 4791 of the first network namespace, with or without a device"
 	OwnsPortByNets Trait = "rxe owns UDP port 4791 of each network namespace with an rxe device"
+	// SwapsTerminate: its structure begins with the lowest bits, where the RFC's figure has the
+	// highest. It leaves errors of type 1 of DDP, layer 1, right.
+	SwapsTerminate Trait = "siw on little-endian machines swaps the layer and the error type of each Terminate (RFC 5040 §4.8): " +
+		"that for a wrong CRC, layer 2 (MPA) and type 0, names layer 0 (RDMAP) and type 2"
 )
 
 // differences say why the reports of softrnic conform differ between kernels, by the IDs of cases.
@@ -59,11 +63,12 @@ func (k Kernel) Has(t Trait) bool { return slices.Contains(k.Traits, t) }
 
 // kernels are in the order of their versions.
 var kernels = []Kernel{
-	{Linux: version{6, 1}, RDMACore: version{44, 0}, Traits: []Trait{RetriesEndlessly, OwnsPort}},
+	{Linux: version{6, 1}, RDMACore: version{44, 0}, Traits: []Trait{RetriesEndlessly, OwnsPort, SwapsTerminate}},
 	{Linux: version{6, 12}, RDMACore: version{56, 1}, Traits: []Trait{
-		SendErrorsFlushed, RetriesEndlessly, FlushICRC, DropsPosted, OwnsPort}},
+		SendErrorsFlushed, RetriesEndlessly, FlushICRC, DropsPosted, OwnsPort, SwapsTerminate}},
 	{Linux: version{7, 2}, RDMACore: version{65, 0}, Traits: []Trait{
-		SendErrorsFlushed, RetriesEndlessly, FlushICRC, DropsPosted, ODPPlaces, CountsBytes, OwnsPortByNets}},
+		SendErrorsFlushed, RetriesEndlessly, FlushICRC, DropsPosted, ODPPlaces, CountsBytes, OwnsPortByNets,
+		SwapsTerminate}},
 }
 
 // version is the beginning of a version: major and minor.
