@@ -69,16 +69,18 @@ func (a *agenda) add(at instant, of *origin, to handler, p *packet) uint64 {
 	if at == never {
 		return order
 	}
-	a.put(event{at, order, to, p})
+	if a.hole {
+		a.hole = false
+		a.down(0, event{at, order, to, p})
+		return order
+	}
+	a.events = append(a.events, event{})
+	a.up(len(a.events)-1, event{at, order, to, p})
 	return order
 }
 
+// put adds an event that has its number, while none is being handled.
 func (a *agenda) put(e event) {
-	if a.hole {
-		a.hole = false
-		a.down(0, e)
-		return
-	}
 	a.events = append(a.events, event{})
 	a.up(len(a.events)-1, e)
 }
