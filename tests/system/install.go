@@ -35,7 +35,7 @@ var differences = map[string]struct {
 	besides []string
 }{
 	"trixie": {renamed: map[string]string{"qemu-user-static": "qemu-user"},
-		besides: strings.Fields("g++ libgloo-dev sockperf valkey-server valkey-tools")},
+		besides: strings.Fields("sockperf valkey-server valkey-tools")},
 	"sid": {renamed: map[string]string{"qemu-user-static": "qemu-user"},
 		besides: strings.Fields("dapl2-utils g++ libgloo-dev make python3-netifaces sockperf ucc-utils valkey-server valkey-tools")},
 }

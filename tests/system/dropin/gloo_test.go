@@ -17,7 +17,7 @@ import (
 )
 
 // TestGloo runs testdata/gloo.cc, which describes its checks: collective operations of Gloo, with
-// three processes, over its transport ibverbs. It is written for Gloo of Debian 13 and sid.
+// three processes, over its transport ibverbs. It is written for Gloo of sid.
 func TestGloo(t *testing.T) {
 	gate.Long(t)
 	needs(t, "/usr/include/gloo/transport/ibverbs/device.h", "libgloo-dev")

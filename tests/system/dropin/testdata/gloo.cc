@@ -25,20 +25,6 @@ static void check(const char *what, size_t i, long got, long want)
 	exit(1);
 }
 
-// meet connects the processes. Gloo of 2025 shares the store; that of Debian 13 takes a reference.
-template <class Context, class Store, class Device>
-static auto meet(Context &context, std::shared_ptr<Store> store, Device &device, int)
-	-> decltype(context.connectFullMesh(store, device))
-{
-	context.connectFullMesh(store, device);
-}
-
-template <class Context, class Store, class Device>
-static void meet(Context &context, std::shared_ptr<Store> store, Device &device, long)
-{
-	context.connectFullMesh(*store, device);
-}
-
 int main(int argc, char **argv)
 {
 	if (argc != 5)
@@ -48,7 +34,7 @@ int main(int argc, char **argv)
 	gloo::transport::ibverbs::attr attr{"softrnic0", 1, atoi(argv[4])};
 	auto device = gloo::transport::ibverbs::CreateDevice(attr);
 	auto context = std::make_shared<gloo::rendezvous::Context>(rank, ranks);
-	meet(*context, std::make_shared<gloo::rendezvous::FileStore>(argv[3]), device, 0);
+	context->connectFullMesh(std::make_shared<gloo::rendezvous::FileStore>(argv[3]), device);
 	const long of_all = ranks * (ranks + 1) / 2;
 
 	for (size_t round = 0; round < rounds; round++) {
