@@ -15,27 +15,27 @@
 // fabric, its hosts and their devices. Their functions for events must not wait, and start a
 // process instead.
 //
+// iWARP does not work: gVisor's TCP has goroutines of its own, for which virtual time does not
+// stop. Its random numbers and timers are the fabric's, but not the order in which these
+// goroutines run.
+//
 // # Workers
 //
 // With Config.Workers, the hosts of different switches run at the same time, on several processors.
 // The virtual time has windows as long as the shortest delay of a cable between switches
 // ([Fabric.Lookahead]): what happens in a window at one switch and its hosts cannot change what
-// happens in it elsewhere. Packets and digests are the same with any number of workers, and
-// without.
+// happens in it elsewhere. Packets and digests are the same with any number of workers, and after
+// [Fabric.Run] the same as without.
 //
 // So the functions and processes of a host may use that host and its device only. What they share
 // with those of other hosts needs a lock, or belongs to the worker of both ([Host.Worker]). Their
 // order is another one each time. The methods of Fabric and Port that change the network or look at
 // all of it are for functions of [Host.Alone], and for the goroutine that calls Run, between calls.
-// [Process.Until] sees its own host only. [Fabric.Wait] returns at the end of a window. A call such
-// as rdmacm.Dial on the goroutine that calls Run uses one processor.
+// [Process.Until] sees its own host only. [Fabric.Wait] returns at the end of a window, and without
+// workers at once. A call such as rdmacm.Dial on the goroutine that calls Run uses one processor.
 //
 // A network whose hosts are all at one switch has no windows, and neither has one with a cable
 // without delay between switches. Then Workers changes nothing.
-//
-// iWARP does not work: gVisor's TCP has goroutines of its own, for which virtual time does not
-// stop. Its random numbers and timers are the fabric's, but not the order in which these
-// goroutines run.
 package fabric
 
 import (
