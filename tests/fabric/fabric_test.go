@@ -40,7 +40,7 @@ func newExperiment(t *testing.T) *experiment {
 type result struct {
 	Flows     struct{ Planned, Done, Failed, Unfinished int }
 	Packets   struct{ Sent, Dropped, Marked, Pauses uint64 }
-	FCT       struct{ Mean, Max float64 } `json:"fct_us"`
+	FCT       struct{ Mean, P50, Max float64 } `json:"fct_us"`
 	Workloads []struct {
 		Took float64 `json:"took_us"`
 	}
@@ -281,10 +281,12 @@ completion, on average of two seeds. By flow, the hash has addresses and ports, 
 | | ways by | 1 QP | 4 QPs | 16 QPs | 16 to 1 |
 |---|---|---|---|---|---|
 `
-	run := func(workloads []string, ecmp string, qps int) (took, single, back float64) {
+	run := func(workloads []string, ecmp string, qps int, sets ...string) (took, median, single, back float64) {
 		for seed := range seeds {
-			args := []string{"testdata/ecmp.toml", "--seed", strconv.Itoa(seed + 1), "--set", "switch.ecmp=" + ecmp, "--set",
-				"rdma.qps=" + strconv.Itoa(qps)}
+			args := []string{"testdata/ecmp.toml", "--seed", strconv.Itoa(seed + 1)}
+			for _, set := range append(sets, "switch.ecmp="+ecmp, "rdma.qps="+strconv.Itoa(qps)) {
+				args = append(args, "--set", set)
+			}
 			for _, w := range workloads {
 				args = append(args, "--workload", w)
 			}
@@ -297,10 +299,11 @@ completion, on average of two seeds. By flow, the hash has addresses and ports, 
 				last = max(last, w.Took)
 			}
 			took += last / 1000 / seeds
+			median += r.FCT.P50 / 1000 / seeds
 			single += float64(r.Counters["selective_repeats"]) / seeds
 			back += float64(r.Counters["completer_retry_err"]) / seeds
 		}
-		return took, single, back
+		return took, median, single, back
 	}
 	for _, c := range []struct {
 		name      string
@@ -313,7 +316,7 @@ completion, on average of two seeds. By flow, the hash has addresses and ports, 
 	} {
 		var times []float64
 		for _, qps := range []int{1, 4, 16} {
-			took, _, _ := run(c.workloads, c.ecmp, qps)
+			took, _, _, _ := run(c.workloads, c.ecmp, qps)
 			times = append(times, took)
 		}
 		text += fmt.Sprintf("| %s | %s | %.2f | %.2f | %.2f | %+.0f %% |\n", c.name, c.ecmp,
@@ -322,11 +325,26 @@ completion, on average of two seeds. By flow, the hash has addresses and ports, 
 			t.Errorf("%s, %s: %.2f ms with 1, 4 and 16 QPs: more are to take less time", c.name, c.ecmp, times)
 		}
 	}
-	took, single, back := run(permutation, "spray", 1)
 	text += fmt.Sprintf(`
-A random way for each packet uses all ways equally, but does not help: the permutation takes %.2f ms with one QP. Packets overtake each
-other, and the engine takes the late ones for lost: it repeats %.0f single packets and goes back %.0f times, for %d packets. Spraying
-needs adapters that place packets in any order without a report of loss.
-`, took, single, back, 64*((4_000_000+4095)/4096))
+A random way for each packet uses all ways equally, but does not help here. Packets overtake each other, and an RC receiver takes the late
+ones for lost: it reports each gap at once, as the InfiniBand specification asks. With go-back-N the sender then repeats all that is under
+way, and the receiver drops what comes early. With selective repeat the receiver keeps it, and the sender repeats what was late only.
+The permutation has %d packets; averages of two seeds, with one QP:
+
+| repeat | timeout | time | median of the flows | single packets repeated | times back to a packet |
+|---|---|---|---|---|---|
+`, 64*((4_000_000+4095)/4096))
+	for _, c := range []struct {
+		repeat, timeout string
+		selective       bool
+	}{{"go-back-N", "4.2", false}, {"go-back-N", "0.5", false}, {"selective", "4.2", true}, {"selective", "0.5", true}} {
+		exponent := map[string]string{"4.2": "10", "0.5": "7"}[c.timeout]
+		took, median, single, back := run(permutation, "spray", 1, fmt.Sprint("rdma.selective_repeat=", c.selective), "rdma.timeout="+exponent)
+		text += fmt.Sprintf("| %s | %s | %.2f | %.2f | %.0f | %.0f |\n", c.repeat, c.timeout, took, median, single, back)
+	}
+	text += `
+Some flows wait for a timeout, although nothing was lost: the time is that of the last flow, and the median shows the others. Why their
+probes do not end the wait is not understood. Spraying needs adapters that place packets in any order, and wait before they call one lost.
+`
 	write(t, "ecmp.md", text)
 }
