@@ -98,6 +98,7 @@ func newLab(t *testing.T) *lab {
 	}
 	needs(t, "podman", "podman")
 	needs(t, "runc", "runc")
+	needs(t, "iptables", "iptables") // of netavark
 	needs(t, "mmdebstrap", "mmdebstrap")
 	needs(t, "mpicc.openmpi", "libopenmpi-dev")
 	dir, err := os.MkdirTemp("", "softrnic-containers")

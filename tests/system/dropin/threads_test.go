@@ -273,7 +273,7 @@ func ends(t *testing.T, how string, link, system, long int, f func(t *testing.T,
 }
 
 // TestSanitized runs testdata/stress.c, twice.c, gpu.c and forked.c with the libraries of C built
-// for AddressSanitizer, and the first three with those built for ThreadSanitizer, which ends a
+// for AddressSanitizer, and the first two with those built for ThreadSanitizer, which ends a
 // child of a process with threads when it starts a thread. Both see these libraries and the
 // programs, but not the engine, which is Go: go test -race covers it. AddressSanitizer reports the
 // stack contents of a cancelled thread as errors, so its stack checks are off.
@@ -293,11 +293,12 @@ func TestSanitized(t *testing.T) {
 	}
 	run, cancel := stress("run", count(1, 300)), stress("cancel", count(30, 1000))
 	twice := checked{"twice", "twice", everywhere, func(_ *testing.T, addr string) []string { return []string{addr, count(30, 1000)} }}
+	gpu := checked{"gpu", "gpu", everywhere, func(*testing.T, string) []string { return []string{"ask"} }}
 	for _, s := range []struct {
 		name, flags string
 		what        []checked
 	}{
-		{"address", "address", []checked{run, twice, forked("objects", count(1, 8)), forked("prefork", count(4, 8))}},
+		{"address", "address", []checked{run, twice, gpu, forked("objects", count(1, 8)), forked("prefork", count(4, 8))}},
 		{"address, cancelled", "address --param=asan-stack=0", []checked{cancel}},
 		{"thread", "thread", []checked{run, twice, cancel}},
 	} {
@@ -332,11 +333,19 @@ func sanitized(t *testing.T, flags string, what []checked) {
 	if err := os.WriteFile(suppressed, []byte(suppressions), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	libcuda := filepath.Join(libs, "libcuda.so.1")
+	if out, err := exec.Command("gcc", "-O1", "-g", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", libcuda, "testdata/libcuda.c",
+		"-lpthread").CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%s", err, out)
+	}
 	for _, w := range what {
 		program := filepath.Join(libs, w.program)
 		args := append([]string{"-O1", "-g", "-fno-omit-frame-pointer", "-fexceptions", "-rdynamic"},
 			strings.Fields("-fsanitize="+flags)...)
 		args = append(args, "-o", program, "testdata/"+w.program+".c", "-lrdmacm", "-libverbs", "-lpthread")
+		if w.program == "gpu" {
+			args = append(args, libcuda)
+		}
 		if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
 			t.Fatalf("gcc: %v\n%s", err, out)
 		}
