@@ -77,13 +77,13 @@ type Config struct {
 	// ICRC's 32 bits. With it, packets of Linux's rxe are refused, as rxe counts identifications
 	// up.
 	StrictICRC bool
-	// RxeFlush is for peers that are Linux's rxe (with FLUSH since Linux 6.2). rxe computes the ICRC
-	// of a FLUSH on an RC QP in a way of its own (wire.RxeFlushICRC), when it sends one and when it
-	// checks one. With RxeFlush, this device does the same, in both directions, and drops each RC
-	// FLUSH with the ICRC of the standard: to accept both would double the number of damaged packets
-	// that pass. So peers that exchange FLUSHes with the device must be rxes, or devices of this
-	// package with RxeFlush. Everything else is unchanged. Without it, an rxe's FLUSH is dropped, and
-	// so are this device's by the rxe, until retries are exhausted.
+	// RxeFlush is for peers that are Linux's rxe (seen in 6.12 and 7.2; 6.1 has no FLUSH). rxe
+	// computes the ICRC of a FLUSH on an RC QP in a way of its own (wire.RxeFlushICRC), when it sends
+	// one and when it checks one. With RxeFlush, this device does the same, in both directions, and
+	// drops each RC FLUSH with the ICRC of the standard: to accept both would double the number of
+	// damaged packets that pass. So peers that exchange FLUSHes with the device must be rxes, or
+	// devices of this package with RxeFlush. Everything else is unchanged. Without it, an rxe's FLUSH
+	// is dropped, and so are this device's by the rxe, until retries are exhausted.
 	RxeFlush bool
 }
 

@@ -2,8 +2,8 @@ package wire
 
 import "encoding/binary"
 
-// The ICRC of FLUSH in Linux's rxe, which has FLUSH since Linux 6.2. Its table of opcodes has no
-// offset of the payload for FLUSH (rxe_opcode.c), so that the payload begins at the BTH for
+// The ICRC of FLUSH in Linux's rxe (seen in 6.12 and 7.2; 6.1 has no FLUSH). Its table of opcodes
+// has no offset of the payload for FLUSH (rxe_opcode.c), so that the payload begins at the BTH for
 // rxe_icrc.c: after the headers it adds all of them again, and this time byte 4 of the BTH as it
 // is. It does so when it sends a FLUSH and when it checks one. So neither it nor another device
 // answers the other's FLUSH. The answers have the usual ICRC.
