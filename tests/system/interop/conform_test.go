@@ -97,8 +97,8 @@ func judged(t *testing.T, transport verbs.Transport, driver string, only []strin
 	return results
 }
 
-// TestConformOtherDevice: rdma_cm takes rxe0, the older device, for the address of rxe0 and siw0. The
-// responder of siw0 notices it before the first case, and conform says that it cannot test.
+// TestConformOtherDevice: rdma_cm takes rxe0, the older device, for the address of rxe0 and siw0.
+// The responder of siw0 notices it before the first case, and conform says that it cannot test.
 func TestConformOtherDevice(t *testing.T) {
 	gate.System(t)
 	p := peer.Boot(t, peer.Config{ID: 52})[0]
