@@ -291,8 +291,9 @@ func (f *Fabric) Now() time.Duration {
 }
 
 // Counters returns the counters of all hosts and switches.
-func (f *Fabric) Counters() (all Counters) {
+func (f *Fabric) Counters() Counters {
 	f.mustBeAlone("Fabric.Counters")
+	var all Counters
 	for _, s := range f.shards {
 		all.add(&s.counters)
 	}
