@@ -4,9 +4,9 @@
 #   sh tests/fabric/ns3.sh /tmp/ns3
 #   SOFTRNIC_LONG=1 SOFTRNIC_NS3=/tmp/ns3 go test ./tests/fabric -run '^TestNS3$' -v
 #
-# It needs git, g++ and Python 2.7, whose program the variable PYTHON names, and about 10 minutes of
-# a processor. Its waf does not run on Python 3. Its warnings are errors for newer compilers, and with
-# CXXFLAGS its waf adds no -O3 of its own.
+# It needs git, g++, Python 2.7, which the variable PYTHON names, and about 10 minutes of a processor.
+# Its waf does not run on Python 3. Its warnings are errors for newer compilers. With CXXFLAGS, its
+# waf adds no -O3 of its own.
 set -e
 dir=$1
 git clone https://github.com/alibaba-edu/High-Precision-Congestion-Control "$dir"
