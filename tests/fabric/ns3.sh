@@ -4,7 +4,7 @@
 #   sh tests/fabric/ns3.sh /tmp/ns3
 #   SOFTRNIC_LONG=1 SOFTRNIC_NS3=/tmp/ns3 go test ./tests/fabric -run '^TestNS3$' -v
 #
-# It needs git, g++, Python 2.7, which the variable PYTHON names, and about 10 minutes of a processor.
+# It needs git, g++, Python 2.7, which the variable PYTHON names, and 10 minutes of a processor.
 # Its waf does not run on Python 3. Its warnings are errors for newer compilers. With CXXFLAGS, its
 # waf adds no -O3 of its own.
 set -e

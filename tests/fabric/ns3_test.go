@@ -29,8 +29,8 @@ const during = 500 * time.Microsecond
 // rounding is that of the starts of flows. ns-3 reads them as fractions of seconds, not exactly.
 const rounding = 10 * time.Nanosecond
 
-// ns3Config is a file of HPCC's simulator: what its run.py writes for DCQCN at 100 Gbit/s, with packets
-// of 1024 bytes.
+// ns3Config is a file of HPCC's simulator: what its run.py writes for DCQCN at 100 Gbit/s, with
+// packets of 1024 bytes.
 const ns3Config = `ENABLE_QCN 1
 USE_DYNAMIC_PFC_THRESHOLD 1
 PACKET_PAYLOAD_SIZE 1024
@@ -93,7 +93,7 @@ type ns3Run struct {
 	cpu    time.Duration
 }
 
-// TestNS3 compares flow completion times, and processor time, with those of HPCC's public simulator.
+// TestNS3 compares flow completion times and processor time with those of HPCC's public simulator.
 func TestNS3(t *testing.T) {
 	gate.Long(t)
 	dir := os.Getenv("SOFTRNIC_NS3")
