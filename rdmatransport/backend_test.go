@@ -517,6 +517,7 @@ func FuzzBackend(f *testing.F) {
 		f.Add([]byte{9, 9, 9, 200, 0, 0, 0, 0, 255, 1}, true, packets)
 		f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 250}, false, packets)
 		f.Add([]byte{0, 0, 245}, false, packets)
+		f.Add([]byte{255}, false, packets) // the data of the first request
 		f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 245}, true, packets)
 	}
 	f.Fuzz(func(t *testing.T, script []byte, iwarp, packets bool) {
@@ -577,6 +578,9 @@ func FuzzBackend(f *testing.F) {
 			if i == 1 && wc.Status == verbs.WCSuccess {
 				p.same("READ", sa.part(8192, 8192), want)
 			}
+		}
+		if failed { // a failure of this side's own memory is not told to the peer
+			_ = p.qb.QP().Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
 		}
 		if wc := poll(t, p.qb.QP().RecvCQ()); wc.Status == verbs.WCSuccess {
 			p.same("SEND", sb.part(0, 8192), want)
