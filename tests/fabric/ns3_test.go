@@ -271,8 +271,8 @@ func (x *experiment) inOurs(flows []ns3Flow) ns3Run {
 	if err := os.WriteFile(trace, []byte(text), 0o666); err != nil {
 		x.t.Fatal(err)
 	}
-	cmd := exec.Command(x.program, "fabric", "run", "testdata/ns3.toml", "--fct", fct, "--workload", "trace:file="+trace, "--interval", "100us",
-		"--json")
+	cmd := exec.Command(x.program, "fabric", "run", "testdata/ns3.toml", "--fct", fct, "--workload", "trace:file="+trace,
+		"--interval", "100us", "--json")
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		x.t.Fatalf("%v: %v: %s", cmd, err, out)
