@@ -283,7 +283,7 @@ func TestContradictions(t *testing.T) {
 		{"a second copy for another address",
 			func(r *rig) []wire.Packet { return again(r.req(wire.RCWriteOnly, 3, good, r.at(4096+8, 8))) }, []string{"nak60 2 msn 2"}},
 		{"the newest, before others", func(r *rig) []wire.Packet { return marked(message(r, 4, good)) }, []string{"nak60 2 msn 2"}},
-		{"the newest, in order", func(r *rig) []wire.Packet { return marked(message(r, 2, good)) }, []string{"ack 2 msn 3"}},
+		{"the newest, in order", func(r *rig) []wire.Packet { return marked(message(r, 2, good)) }, []string{"nak60 3 msn 3"}},
 	} {
 		run(t, c.name, config{}, func(t *testing.T, r *rig) {
 			r.lossy(0)

@@ -52,8 +52,10 @@ func (s *State) OnRequest(p *wire.Packet) Outcome {
 func (s *State) onExpected(m marking) (o Outcome) {
 	psn := s.expected.psn
 	if !s.early.onExpected(psn, m, s.shared.Clock) {
-		s.suspect()
 		o = Suspect
+		if s.suspect() {
+			s.verdict.on(onGap) // of the packet after this one
+		}
 	}
 	if s.early.keeps() {
 		s.early.kept.begin(psn)
@@ -164,8 +166,8 @@ func (s *State) NextKept(p *wire.Packet) bool {
 // because it may be forged. If it is genuine, the peer retransmits it, and it is refused then.
 func (s *State) OnKeptRefused() {
 	s.verdict.on(onWithdrawn)
-	s.suspect()
-	if !s.acks.due { // otherwise the acknowledgement is sent, and the next early packet causes the NAK
+	reported := s.suspect()
+	if reported || !s.acks.due { // otherwise the acknowledgement is sent, and the next early packet causes the NAK
 		s.verdict.on(onGap)
 	}
 }

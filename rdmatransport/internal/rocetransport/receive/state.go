@@ -199,11 +199,14 @@ func (s *State) DropContradicted() bool {
 	return true
 }
 
-// suspect drops all kept packets. Some of them, or the packet that contradicts them, are forged. If
-// they were reported to the peer, a sequence NAK for the next gap revokes the report.
-func (s *State) suspect() {
+// suspect drops all kept packets. Some of them, or the packet that contradicts them, are forged, or
+// packets have overtaken each other. It returns whether packets were reported to the peer. A
+// sequence NAK must revoke the report: the peer does not send again what it takes for kept.
+func (s *State) suspect() (reported bool) {
+	reported = s.early.keeps() && s.early.kept.reported
 	s.dropKept()
 	s.early.suspect(s.shared.Clock())
+	return reported
 }
 
 // ensureEarly allocates s.early if it is nil.

@@ -402,6 +402,19 @@ func TestState(t *testing.T) {
 				r.t.Error("a packet was kept")
 			}
 		}},
+		{"the expected one is the newest, after a report to the peer", func(r *responder) {
+			r.lose()
+			r.ask(13)
+			r.owes("SACK 12 [1]")
+			if got := r.execute(r.newest); got != "12" {
+				r.t.Error("executed", got)
+			}
+			r.owes("NAK 13") // the peer takes it for kept
+			r.owes("")
+			r.execute(r.again)
+			r.newest(15)
+			r.owes("NAK 14")
+		}},
 		{"one between is the newest, and so are later ones", func(r *responder) {
 			r.lose()
 			r.newest(15)

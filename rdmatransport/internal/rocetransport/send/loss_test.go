@@ -180,6 +180,14 @@ func TestScoreboardProgress(t *testing.T) {
 	if got := lostOf(b, 8); !equal(got, []uint32{7}) {
 		t.Errorf("a probe has %v sent again", got)
 	}
+	b.resent(7, 1, false)
+	b.sacked(6, 8)
+	for range 2 { // until it is sent
+		b.loseTail(6, 8)
+		if got := lostOf(b, 8); !equal(got, []uint32{6}) {
+			t.Errorf("with everything reported, a probe has %v sent again", got)
+		}
+	}
 	b.dropped(6, 8)
 	if got := lostOf(b, 8); !equal(got, []uint32{6, 7}) || b.inFlight != 0 {
 		t.Errorf("%v is sent again of what the peer dropped, %d in flight", got, b.inFlight)

@@ -342,7 +342,9 @@ func (b *scoreboard) lostRun(psn, n uint32) uint32 {
 	return run
 }
 
-// loseTail marks the last unknown packet from una up to max as lost, for a probe.
+// loseTail marks the last unknown packet from una up to max as lost, for a probe. If the peer has
+// reported all of them, it is the first one that is not executed: either its acknowledgement was
+// lost, or the peer has dropped the packet.
 func (b *scoreboard) loseTail(una, max uint32) {
 	for psn := max; psn != una; {
 		psn = wire.PSNAdd(psn, 1<<24-1)
@@ -356,5 +358,8 @@ func (b *scoreboard) loseTail(una, max uint32) {
 		if s.is(head) && s.is(lost) {
 			return
 		}
+	}
+	if first := b.executed; b.lost == 0 && wire.PSNDiff(max, first) > 0 && !b.at(first).is(answer) {
+		b.markLost(first)
 	}
 }
