@@ -530,29 +530,35 @@ func FuzzBackend(f *testing.F) {
 			stations = inPackets
 		}
 		var mu sync.Mutex
-		before := func(_ bool, _ int64, n int) (int, error) {
-			mu.Lock()
-			var act byte
-			if len(script) > 0 {
-				act, script = script[0], script[1:]
+		var theirs atomic.Bool // memory of the peer has failed
+		before := func(isTheirs bool) func(_ bool, _ int64, n int) (int, error) {
+			return func(_ bool, _ int64, n int) (int, error) {
+				mu.Lock()
+				var act byte
+				if len(script) > 0 {
+					act, script = script[0], script[1:]
+				}
+				mu.Unlock()
+				if act >= 240 && isTheirs {
+					theirs.Store(true)
+				}
+				switch {
+				case act >= 250:
+					return 0, errors.New("on demand")
+				case act >= 240:
+					return n - 1, nil
+				}
+				for range act {
+					runtime.Gosched()
+				}
+				return n, nil
 			}
-			mu.Unlock()
-			switch {
-			case act >= 250:
-				return 0, errors.New("on demand")
-			case act >= 240:
-				return n - 1, nil
-			}
-			for range act {
-				runtime.Gosched()
-			}
-			return n, nil
 		}
 		sa, sb := newStore(64<<10), newStore(64<<10)
 		a, b := stations(t)
 		p := connectBacks(t, a, b, sa, sb, transport)
 		want := sa.fill(0, 8192, p.random)
-		sa.before, sb.before = before, before
+		sa.before, sb.before = before(false), before(true)
 		ok(t, p.qb.QP().PostRecv(&verbs.RecvWR{WRID: 1, SGList: []verbs.SGE{p.mb.SGE(0, 8192)}}))
 		list := func(off, n int) []verbs.SGE { return []verbs.SGE{p.ma.SGE(off, n)} }
 		at := func(off int) uint64 { return p.mb.Addr() + uint64(off) }
@@ -579,7 +585,7 @@ func FuzzBackend(f *testing.F) {
 				p.same("READ", sa.part(8192, 8192), want)
 			}
 		}
-		if failed { // a failure of this side's own memory is not told to the peer
+		if failed && !theirs.Load() { // a failure of this side's own memory is not told to the peer
 			_ = p.qb.QP().Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
 		}
 		if wc := poll(t, p.qb.QP().RecvCQ()); wc.Status == verbs.WCSuccess {

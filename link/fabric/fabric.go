@@ -168,7 +168,7 @@ type Fabric struct {
 	apart     bool    // the shards run at the same time
 	began     instant // when the window began
 	alone     agenda  // what happens between windows; see Host.Alone
-	unwound   chan any
+	unwound   chan unwound
 	mark      []sent // of the hosts, at the last Host.Mark
 	closing   bool
 }
@@ -388,7 +388,7 @@ func (f *Fabric) Close() {
 	}
 }
 
-// live returns the processes that have not ended, in the order of their starts.
+// live returns the processes that have not ended, those of a worker in the order of their starts.
 func (f *Fabric) live() (all []*Process) {
 	for _, s := range f.shards {
 		all = slices.AppendSeq(all, maps.Keys(s.live))

@@ -27,6 +27,7 @@ var (
 
 // Mirror returns a new mirror of the port.
 func (o *Port) Mirror() *Mirror {
+	o.f.mustBeAlone("Port.Mirror")
 	m := &Mirror{port: o}
 	o.mirrors = append(o.mirrors, m)
 	return m
@@ -61,6 +62,7 @@ func (m *Mirror) Write(frames []link.Frame) (int, error) { return len(frames), n
 
 // Close implements link.Link.
 func (m *Mirror) Close() error {
+	m.port.f.mustBeAlone("Mirror.Close")
 	m.recv = nil
 	m.port.mirrors = slices.DeleteFunc(slices.Clone(m.port.mirrors), func(o *Mirror) bool { return o == m })
 	return nil

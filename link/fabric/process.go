@@ -117,8 +117,8 @@ func (p *Process) Sleep(d time.Duration) {
 	p.pause()
 }
 
-// Until waits until ready returns true. Without Config.Workers it may be a matter of other hosts,
-// whose changes are seen within a microsecond.
+// Until waits until ready returns true. It is asked after each event of the host. Without
+// Config.Workers it may be a matter of other hosts, whose changes are seen within a microsecond.
 func (p *Process) Until(ready func() bool) { p.host.park(ready) }
 
 // WithTimeout is [context.WithTimeout] in virtual time.
@@ -195,7 +195,7 @@ func (s *shard) runProcesses() {
 		}
 		p.resume()
 		p.host.touched()
-		if !s.looking {
+		if !s.looking && s.f.lookahead == 0 { // with workers, a process sees its own host only
 			s.looking = true
 			s.agenda.add(s.now.after(betweenHosts), &s.origin, function(s.wakeAll), nil)
 		}

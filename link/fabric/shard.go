@@ -19,6 +19,7 @@ type shard struct {
 
 	now      instant
 	order    uint64 // number of the event that is being handled
+	place    limit  // of that event and those before it
 	origin   origin
 	agenda   agenda
 	handling bool // an event is being handled
@@ -81,9 +82,13 @@ func (f *Fabric) divide() {
 		f.shards = append(f.shards, &shard{f: f, index: i, live: map[*Process]struct{}{}, out: make([][]event, n)})
 	}
 	const ofHost = 8 // its load is that of so many ports
-	done := 0
-	for _, s := range edges {
-		s.join(f.shards[min(done*n/len(f.hosts), n-1)])
+	done, at := 0, 0
+	for i, s := range edges {
+		enough := done*n >= (at+1)*len(f.hosts)
+		if more := n - 1 - at; more > 0 && (enough || len(edges)-i == more) { // each shard has an edge switch
+			at++
+		}
+		s.join(f.shards[at])
 		s.shard.load += hosts[s.index] * ofHost
 		done += hosts[s.index]
 	}
@@ -135,6 +140,10 @@ func (s *shard) step(l limit) bool {
 	}
 	e := s.agenda.begin()
 	s.now, s.order = e.at, e.order
+	if e.at != s.place.at {
+		s.place.order = 0
+	}
+	s.place = limit{e.at, max(s.place.order, e.order)} // an event may add one of this instant with a smaller number
 	s.handling = true
 	e.to.handle(e.p)
 	s.handling = false
@@ -224,9 +233,8 @@ func (f *Fabric) advance(end instant, done func() bool) bool {
 		case s == nil:
 			f.stepAlone()
 		default:
-			at := e.at
-			s.step(pastInstant(at))
-			f.setNow(at)
+			f.setNow(e.at)
+			s.step(pastInstant(e.at))
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"runtime"
+	"runtime/debug"
 	"sort"
 	"time"
 )
@@ -20,7 +21,9 @@ func (h *Host) Alone(d time.Duration, f func()) {
 	fabric, s := h.f, h.shard
 	at := max(s.now.after(max(d, 0)), 1)
 	do := function(func() {
-		h.touched()
+		for _, o := range fabric.hosts {
+			o.touched()
+		}
 		f()
 	})
 	switch {
@@ -54,7 +57,7 @@ func (f *Fabric) runWindows(end instant, done func() bool) bool {
 		panic("fabric: a process or a callback runs the fabric, which runs it")
 	}
 	defer f.idle()
-	f.unwound = make(chan any)
+	f.unwound = make(chan unwound)
 	for _, s := range f.shards {
 		s.order = 0
 		if s.index > 0 {
@@ -101,16 +104,22 @@ func (f *Fabric) runWindow(l limit) {
 	for _, s := range f.shards[1:] {
 		s.limits <- l
 	}
-	defer f.gather()
+	whole := false
+	defer func() { // if the first shard does not run to its end, that ends the run
+		if u := f.gather(); whole {
+			u.raise()
+		}
+	}()
 	f.shards[0].run(l)
+	whole = true
 }
 
-// gather waits for the other shards, and passes on what they have for each other.
-func (f *Fabric) gather() {
-	var unwound any
+// gather waits for the other shards, and passes on what they have for each other. It returns how
+// the first of those has ended that did not run to its end.
+func (f *Fabric) gather() (first unwound) {
 	for range f.shards[1:] {
-		if u := <-f.unwound; u != nil {
-			unwound = u
+		if u := <-f.unwound; u.by != nil && (first.by == nil || u.shard < first.shard) {
+			first = u
 		}
 	}
 	f.apart = false
@@ -141,13 +150,7 @@ func (f *Fabric) gather() {
 	f.share(func(s *shard) *pool { return &s.small })
 	f.share(func(s *shard) *pool { return &s.middle })
 	f.share(func(s *shard) *pool { return &s.large })
-	switch u := unwound.(type) {
-	case nil:
-	case exited:
-		runtime.Goexit()
-	default:
-		panic(u)
-	}
+	return first
 }
 
 // share moves unused packets from the shard with the most to that with the fewest, if they differ
@@ -171,26 +174,50 @@ func (f *Fabric) share(of func(*shard) *pool) {
 	*most = (*most)[:keep]
 }
 
-// exited stands for runtime.Goexit, as t.Fatal calls it.
+// unwound is how a shard's window has ended: by a panic, by runtime.Goexit, as t.Fatal calls it, or
+// as it should.
+type unwound struct {
+	shard int
+	by    any // nil: it ran to its end
+	stack []byte
+}
+
+// exited stands for runtime.Goexit.
 type exited struct{}
 
-// work runs a shard in windows. For each it sends nil, or what has ended it early.
-func (s *shard) work(limits <-chan limit, ended chan<- any) {
+// raise does on this goroutine what has ended the shard. A panic has its value, and the stack of its
+// place if the value is text.
+func (u unwound) raise() {
+	switch by := u.by.(type) {
+	case nil:
+	case exited:
+		runtime.Goexit()
+	case string:
+		panic(fmt.Sprintf("%s\n\non a worker of the fabric:\n%s", by, u.stack))
+	case runtime.Error:
+		panic(fmt.Errorf("%w\n\non a worker of the fabric:\n%s", by, u.stack))
+	default:
+		panic(by)
+	}
+}
+
+// work runs a shard in windows, and sends for each how it has ended.
+func (s *shard) work(limits <-chan limit, ended chan<- unwound) {
 	for l := range limits {
 		s.workUntil(l, ended)
 	}
 }
 
-func (s *shard) workUntil(l limit, ended chan<- any) {
-	var unwound any = exited{}
+func (s *shard) workUntil(l limit, ended chan<- unwound) {
+	u := unwound{shard: s.index, by: exited{}}
 	defer func() {
 		if r := recover(); r != nil {
-			unwound = r
+			u.by, u.stack = r, debug.Stack()
 		}
-		ended <- unwound
+		ended <- u
 	}()
 	s.run(l)
-	unwound = nil
+	u.by = nil
 }
 
 // sent is what a host has sent.
@@ -213,7 +240,7 @@ func (h *Host) remember() {
 		h.window, h.recent = s.f.window, h.recent[:0]
 	}
 	s.sends++
-	h.recent = append(h.recent, sending{limit{s.now, s.order}, s.sends, sent{h.sentFrames, h.digest}})
+	h.recent = append(h.recent, sending{s.place, s.sends, sent{h.sentFrames, h.digest}})
 }
 
 // marked is a call of Host.Mark.
@@ -253,7 +280,7 @@ func (h *Host) Mark() {
 		f.mark = append(f.mark[:0], f.sentByHosts()...)
 		return
 	}
-	s.marked = marked{limit{s.now, s.order}, f.window, s.sends}
+	s.marked = marked{s.place, f.window, s.sends}
 }
 
 // Marked returns the digest as it was at the last Mark, by virtual time, or "" if there was none.

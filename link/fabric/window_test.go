@@ -34,6 +34,7 @@ func TestWorkers(t *testing.T) {
 			func(c fabric.Counters) bool { return c.Pauses > 0 && c.Marked > 0 }},
 		{"spray", fabric.LeafSpine(3, 2, 3), fabric.Switch{ECMP: fabric.Spray, Queue: 100e3},
 			func(c fabric.Counters) bool { return c.Dropped > 0 }},
+		{"uneven", uneven, fabric.Switch{Queue: 100e3}, func(c fabric.Counters) bool { return c.Dropped > 0 }},
 		{"fat tree", fabric.FatTree(4), fabric.Switch{ECN: ecn, Queue: 150e3}, func(c fabric.Counters) bool { return c.Marked > 0 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -56,6 +57,10 @@ func TestWorkers(t *testing.T) {
 		})
 	}
 }
+
+// uneven has a switch with as many hosts as the others together, which have fewer each.
+var uneven = fabric.Topology{Switches: []string{"s", "a", "b", "c", "d"}, Hosts: []string{"a", "a", "a", "a", "b", "b", "c", "d"},
+	Cables: []fabric.Cable{{A: "s", B: "a"}, {A: "s", B: "b"}, {A: "s", B: "c"}, {A: "s", B: "d"}}}
 
 // load has streams from each host to two others, failures of the first switch's cables, and a
 // capture at each switch. It returns what can be seen of the run.
@@ -254,6 +259,22 @@ func TestWorkersUnwound(t *testing.T) {
 		other.Clock().AfterFunc(time.Millisecond, func() { ran = true })
 		if f.Run(2 * time.Millisecond); !ran {
 			t.Errorf("host %d: the other one does not go on", host)
+		}
+	}
+}
+
+// TestAloneWakes: a process sees what a function of another host's Alone has done.
+func TestAloneWakes(t *testing.T) {
+	for workers := range 3 {
+		f := newFabric(t, &fabric.Config{Topology: fabric.Dumbbell(1), Workers: workers})
+		done, at := false, time.Duration(0)
+		f.Hosts()[1].Go(func(p *fabric.Process) {
+			p.Until(func() bool { return done })
+			at = p.Now()
+		})
+		f.Hosts()[0].Alone(20*time.Microsecond, func() { done = true })
+		if err := f.Wait(time.Millisecond); err != nil || at != 20*time.Microsecond {
+			t.Errorf("with %d workers, seen after %v: %v", workers, at, err)
 		}
 	}
 }

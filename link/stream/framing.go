@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/softrnic/softrnic/link"
 )
@@ -74,6 +75,9 @@ func (l *Link) deliver(frames []link.Frame) {
 // process of being written.
 const queueBytes = 2 << 20
 
+// readsOn is how long a link reads on from a connection to which it can no longer write.
+const readsOn = 10 * time.Second
+
 // writer writes frames to a connection. The sender writes as much as the socket takes without
 // blocking. A goroutine writes the remainder.
 type writer struct {
@@ -101,6 +105,7 @@ func (o *writer) send(frames []link.Frame) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.failed {
+		o.dropped.Add(uint64(len(frames)))
 		return
 	}
 	for i := range frames {
@@ -174,10 +179,12 @@ func (o *writer) drain() {
 
 // fail ends the connection in this direction. The peer, which mostly has closed it, has often sent
 // frames before that, such as the acknowledgement of the last message: the receiving goroutine
-// reads these, and then finds the end. o.mu is held.
+// reads these, and then finds the end. A peer that goes on sending, and does not read, has little
+// time. o.mu is held.
 func (o *writer) fail() {
 	o.failed = true
-	if c, ok := o.conn.(interface{ CloseWrite() error }); !ok || c.CloseWrite() != nil {
+	c, ok := o.conn.(interface{ CloseWrite() error })
+	if !ok || c.CloseWrite() != nil || o.conn.SetReadDeadline(time.Now().Add(readsOn)) != nil {
 		_ = o.conn.Close()
 	}
 }

@@ -331,7 +331,7 @@ ones for lost: it reports each gap at once, as the InfiniBand specification asks
 way, and the receiver drops what comes early. With selective repeat the receiver keeps it, and the sender repeats what was late only.
 The permutation has %d packets; averages of two seeds, with one QP:
 
-| repeat | timeout | time | median of the flows | single packets repeated | times back to a packet |
+| repeat | timeout, ms | time, ms | median of the flows, ms | single packets repeated | times back to a packet |
 |---|---|---|---|---|---|
 `, 64*((4_000_000+4095)/4096))
 	for _, c := range []struct {

@@ -108,7 +108,7 @@ func TestPerftestCongested(t *testing.T) {
 			counted := map[string]uint64{}
 			for i := range all {
 				if i >= 2 {
-					if gbps := average(t, said[i].String()); gbps > 0.2 || gbps == 0 {
+					if gbps := average(t, said[i].String()); gbps > 0.21 || gbps == 0 { // by the processor's clock
 						t.Errorf("%v Gbit/s over a cable of 0.2\n%s", gbps, said[i].String())
 					}
 				}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -81,8 +82,11 @@ func TestGPUScript(t *testing.T) {
 		t.Errorf("the file has %d bytes (%v)", info.Size(), err)
 	}
 	out := filepath.Join(dir, "out")
-	smi := filepath.Join(dir, "nvidia-smi")
-	if err := errors.Join(os.Mkdir(out, 0o755), os.WriteFile(smi, []byte("#!/bin/sh\necho GPU 0: stand-in\n"), 0o755)); err != nil {
+	program := func(name, text string) error {
+		return os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755)
+	}
+	// Also where PyTorch is installed there is none: NCCL cannot use the stand-in.
+	if err := errors.Join(os.Mkdir(out, 0o755), program("nvidia-smi", "echo GPU 0: stand-in"), program("python3", "exit 1")); err != nil {
 		t.Fatal(err)
 	}
 	script := func(path string) string {
@@ -136,7 +140,9 @@ func TestGPUPage(t *testing.T) {
 	defer cancel()
 	cmd := runner(ctx, t, dir, "")
 	paste := strings.ReplaceAll(strings.Join(lines[2:], "\n"), "~/.local/bin/softrnic", command(t))
-	cmd.Path, cmd.Args, cmd.Dir = "/bin/sh", []string{"sh", "-c", "exec >said 2>&1\n" + paste + "\nstatus=$?; wait $!; exit $status"}, dir
+	cmd.Path, cmd.Args, cmd.Dir = "/bin/sh", []string{"sh", "-c", "exec >said 2>&1\n" + paste + "\nstatus=$?; [ $status = 0 ] || kill $!; wait $!; exit $status"}, dir
+	cmd.SysProcAttr.Setpgid = true // the programs too end with the test
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	err = cmd.Run()
 	said, _ := os.ReadFile(filepath.Join(dir, "said"))
 	if err != nil || !strings.Contains(string(said), "moved") || !strings.Contains(string(said), "disconnected") {

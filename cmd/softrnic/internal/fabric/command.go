@@ -73,7 +73,7 @@ func (c *Run) load() (*config, error) {
 		return nil, cli.Usagef("no network: use a file, or --topology and --workload")
 	}
 	if c.Workers < 0 || c.Workers > network.MaxWorkers {
-		return nil, cli.Usagef("--workers is %d: it must be 1 to %d", c.Workers, network.MaxWorkers)
+		return nil, cli.Usagef("--workers is %d: it must be 0 to %d", c.Workers, network.MaxWorkers)
 	}
 	if c.Interval < 100*time.Nanosecond || c.Interval > time.Second {
 		return nil, cli.Usagef("--interval is %v: it must be 100ns to 1s", c.Interval)

@@ -26,7 +26,7 @@ type node struct {
 
 	lingering []*connection // requested by the node, without flows, in the order in which they are closed
 
-	pattern, sink *verbs.MR // memory that all nodes share: what is sent, and where it goes if nobody looks
+	pattern, sink *verbs.MR // what is sent, of all nodes, and where it goes if nobody looks, of those of a worker
 }
 
 const access = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
@@ -104,6 +104,8 @@ type lane struct {
 	posted   []message // not completed
 	arriving []*flow   // with immediates that have not arrived
 	dead     verbs.WCStatus
+
+	handling, closing bool // completions; it is closed afterwards
 }
 
 // part is what a lane carries of a flow.
@@ -247,16 +249,19 @@ func (c *connection) closeLater() {
 	c.from.h.Alone(lingering, c.close)
 }
 
-// close closes a connection that lingers. No host runs.
+// close closes a connection that lingers, when no other host runs.
 func (c *connection) close() {
 	if c.closed {
 		return
 	}
 	c.closed = true
-	for _, l := range c.lanes {
-		l.close()
-	}
 	c.r.open -= 2 * len(c.lanes)
+	for _, l := range c.lanes {
+		if l.closing = l.handling; !l.closing {
+			l.close()
+		}
+	}
+	c.lanes = nil
 	for n := c.from; len(n.lingering) > 0 && n.lingering[0].closed; {
 		n.lingering = n.lingering[1:]
 	}
@@ -328,6 +333,12 @@ func offset(f *flow, number uint64) uint64 {
 
 // onEvent handles completions of the requester.
 func (l *lane) onEvent() {
+	l.handling = true
+	defer func() {
+		if l.handling = false; l.closing {
+			l.close()
+		}
+	}()
 	events(l.r, l.ch, func(wc *verbs.WC) {
 		if wc.Status != verbs.WCSuccess {
 			l.fail(wc.Status)

@@ -24,6 +24,7 @@ type run struct {
 	depth  int // messages of a lane that are not completed
 	mu     sync.Mutex
 	err    error
+	errAt  time.Duration
 
 	flows   []*flow // in the order of their start
 	planned int     // flows of all workloads
@@ -162,15 +163,18 @@ func (r *run) plan() error {
 	return nil
 }
 
-// check keeps the first error that must not happen.
+// check keeps the first error that must not happen, by virtual time. Of those of one time it keeps
+// the first by its text, as they come in any order.
 func (r *run) check(err error) {
 	if err == nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.err == nil {
-		r.err = fmt.Errorf("at %v: %w", r.f.Now(), err)
+	now := r.f.Now()
+	err = fmt.Errorf("at %v: %w", now, err)
+	if r.err == nil || now == r.errAt && err.Error() < r.err.Error() {
+		r.err, r.errAt = err, now
 	}
 }
 
@@ -311,7 +315,7 @@ func (r *run) advance(ctx context.Context, progress func()) error {
 		r.sample()
 		progress()
 	}
-	if r.digest = r.f.Marked(); r.left() {
+	if r.digest = r.f.Marked(); r.digest == "" || r.left() {
 		r.digest = r.f.Digest()
 	}
 	r.wall = time.Since(began)

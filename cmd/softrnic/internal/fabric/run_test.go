@@ -305,6 +305,11 @@ func TestManyRounds(t *testing.T) {
 		t.Errorf("after %d flows and %v, %d connections linger: %v", r.ended.Load(), r.f.Now(), len(r.lingering()), err)
 	}
 	r = prepared(t, short...)
+	r.open = maxOpen - 2 // those of one, which ends in the function that begins the next
+	if err := r.advance(t.Context(), func() {}); err != nil || r.ended.Load() != 200 {
+		t.Errorf("with room for one connection, after %d flows: %v", r.ended.Load(), err)
+	}
+	r = prepared(t, short...)
 	r.open = maxOpen - 1
 	if err := r.advance(t.Context(), func() {}); err == nil || !strings.Contains(err.Error(), "QPs at a time") {
 		t.Errorf("without room for a connection: %v", err)

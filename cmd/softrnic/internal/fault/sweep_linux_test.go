@@ -34,8 +34,8 @@ func TestRun(t *testing.T) {
 		{"not met", missed + "exit 3", long, notReached, ""},
 		{"not met and killed", missed + "kill -SEGV $$", long, crashed, "segmentation fault"},
 		{"silent", "exit 3", long, clean, "exit status 3"}, // it could not say what has hit it
-		{"hung", met + "echo $$; sleep 1000", 300 * time.Millisecond, hung, ""},
-		{"hung, and so is what it started", met + "sleep 1000 & wait", 300 * time.Millisecond, hung, ""},
+		{"hung", met + "echo $$; sleep 1000", 3 * time.Second, hung, ""},
+		{"hung, and so is what it started", met + "sleep 1000 & wait", 3 * time.Second, hung, ""},
 		{"its output is open at its end", met + "sleep 1000 & echo $!", long, unnoticed, ""},
 		{"its output is open at its end, with an error", met + "sleep 1000 & echo $!; exit 1", long, clean, ""},
 	} {
