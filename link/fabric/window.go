@@ -185,8 +185,8 @@ type unwound struct {
 // exited stands for runtime.Goexit.
 type exited struct{}
 
-// raise does on this goroutine what has ended the shard. A panic has its value, and the stack of its
-// place if the value is text.
+// raise does on this goroutine what has ended the shard. A panic has its value, and the stack of
+// its place if the value is text.
 func (u unwound) raise() {
 	switch by := u.by.(type) {
 	case nil:

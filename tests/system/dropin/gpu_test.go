@@ -140,7 +140,8 @@ func TestGPUPage(t *testing.T) {
 	defer cancel()
 	cmd := runner(ctx, t, dir, "")
 	paste := strings.ReplaceAll(strings.Join(lines[2:], "\n"), "~/.local/bin/softrnic", command(t))
-	cmd.Path, cmd.Args, cmd.Dir = "/bin/sh", []string{"sh", "-c", "exec >said 2>&1\n" + paste + "\nstatus=$?; [ $status = 0 ] || kill $!; wait $!; exit $status"}, dir
+	ends := "\nstatus=$?; [ $status = 0 ] || kill $!; wait $!; exit $status"
+	cmd.Path, cmd.Args, cmd.Dir = "/bin/sh", []string{"sh", "-c", "exec >said 2>&1\n" + paste + ends}, dir
 	cmd.SysProcAttr.Setpgid = true // the programs too end with the test
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	err = cmd.Run()
