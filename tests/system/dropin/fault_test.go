@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -155,7 +156,8 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// TestSweep: a sweep finds the calls of a program, and how it ends without each.
+// TestSweep: a sweep finds the calls of a program, and how it ends without each. --max ends it early,
+// and --junit has the runs as test cases.
 func TestSweep(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/ibv_devices", "ibverbs-utils")
@@ -163,12 +165,21 @@ func TestSweep(t *testing.T) {
 	dir := shared(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience())
 	defer cancel()
-	cmd := runner(ctx, t, dir, "")
-	cmd.Env = append(cmd.Env, "SOFTRNIC_LINK=shm:sweep", "SOFTRNIC_ADDR=10.9.0.1/24")
-	cmd.Args = []string{cmd.Path, "fault", "--sweep", "--only", "open_device", "--", "ibv_devinfo", "-d", "softrnic0"}
-	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "clean        open_device=ENOMEM:1") ||
-		!strings.Contains(string(out), "1 runs: 1 clean, 0 exited 0, 0 crashed, 0 hung, 0 not reached") {
-		t.Errorf("%v: %s", err, out)
+	file := filepath.Join(dir, "junit.xml")
+	for _, flags := range [][]string{{"--only", "open_device", "--junit", file}, {"--max", "1"}} {
+		cmd := runner(ctx, t, dir, "")
+		cmd.Env = append(cmd.Env, "SOFTRNIC_LINK=shm:sweep", "SOFTRNIC_ADDR=10.9.0.1/24")
+		cmd.Args = slices.Concat([]string{cmd.Path, "fault", "--sweep"}, flags, []string{"--", "ibv_devinfo", "-d", "softrnic0"})
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "\n1 runs: ") || flags[0] == "--only" &&
+			(!strings.Contains(string(out), "clean        open_device=ENOMEM:1") ||
+				!strings.Contains(string(out), "1 clean, 0 exited 0, 0 crashed, 0 hung, 0 not reached")) {
+			t.Errorf("%v: %v: %s", flags, err, out)
+		}
+	}
+	xml, err := os.ReadFile(file)
+	if text := string(xml); err != nil || !strings.Contains(text, `tests="1"`) || !strings.Contains(text, `failures="0"`) ||
+		!strings.Contains(text, `name="open_device=ENOMEM:1"`) || !strings.Contains(text, `classname="ibv_devinfo"`) {
+		t.Errorf("%v: %s", err, text)
 	}
 }

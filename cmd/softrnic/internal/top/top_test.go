@@ -8,6 +8,7 @@ import (
 
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
+	"github.com/softrnic/softrnic/rdmatransport/fault"
 	"github.com/softrnic/softrnic/stack/netstack"
 	"github.com/softrnic/softrnic/verbs"
 
@@ -103,6 +104,24 @@ func TestRates(t *testing.T) {
 	}
 	if table := renderTable(before, now, 0, 0); !strings.Contains(table, "PROTOCOL") || !strings.Contains(table, "8.0") ||
 		!strings.Contains(table, "16.0") {
+		t.Error(table)
+	}
+}
+
+// TestFaults: the screen says that faults were injected on purpose, by which rules, and how many,
+// also after the rules have ended.
+func TestFaults(t *testing.T) {
+	n := []status.Node{{PID: 7, FaultsInjected: 3, Faults: []fault.State{{Rule: "reg_mr=ENOMEM:3"}, {Rule: "post_send=ENOMEM:1%"}}}}
+	const want = "7  3 faults injected on purpose"
+	if table := renderTable(n, n, 0, 0); !strings.Contains(table, want+"  reg_mr=ENOMEM:3; post_send=ENOMEM:1%\n") {
+		t.Error(table)
+	}
+	n[0].Faults = nil
+	if table := renderTable(n, n, 0, 0); !strings.Contains(table, want+"\n") {
+		t.Error(table)
+	}
+	n[0].FaultsInjected = 0
+	if table := renderTable(n, n, 0, 0); strings.Contains(table, "fault") {
 		t.Error(table)
 	}
 }
