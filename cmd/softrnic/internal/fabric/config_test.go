@@ -223,6 +223,7 @@ func FuzzTable(f *testing.F) {
 		}
 		f.Add(string(b))
 	}
+	f.Add("bytes,p\n0,1\n") // flows have a byte nevertheless
 	f.Fuzz(func(t *testing.T, text string) {
 		if d, err := readDistribution(strings.NewReader(text)); err == nil {
 			random := rand.New(rand.NewPCG(1, 2))
@@ -231,7 +232,7 @@ func FuzzTable(f *testing.F) {
 					t.Fatal(n)
 				}
 			}
-			if m := d.mean(); !(m >= 0.999 && m <= 1<<44+1) {
+			if m := d.mean(); !(m >= 1 && m <= 1<<44+1) {
 				t.Errorf("the mean is %v", m)
 			}
 		}
