@@ -156,8 +156,8 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// TestSweep: a sweep finds the calls of a program, and how it ends without each. --max ends it early,
-// and --junit has the runs as test cases.
+// TestSweep: a sweep finds the calls of a program, and how it ends without each. --max ends it
+// early, and --junit has the runs as test cases.
 func TestSweep(t *testing.T) {
 	gate.System(t)
 	needs(t, "/usr/bin/ibv_devices", "ibverbs-utils")

@@ -39,8 +39,9 @@ func readDistribution(in io.Reader) (d distribution, err error) {
 	return d, err
 }
 
-// mean returns the mean size in bytes, at least 1, as a flow has a byte. Here and below, conversions of products keep a compiler from
-// joining them with a sum: a seed gives the same flows on all processors.
+// mean returns the mean size in bytes, at least 1, as a flow has a byte. Here and below,
+// conversions of products keep a compiler from joining them with a sum: a seed gives the same flows
+// on all processors.
 func (d distribution) mean() float64 {
 	sum := d[0].bytes * d[0].p
 	for i := 1; i < len(d); i++ {
