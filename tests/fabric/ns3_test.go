@@ -24,7 +24,7 @@ const (
 const start = 2 * time.Second
 
 // during is the time in which flows of a load begin.
-const during = 500 * time.Microsecond
+const during = 2 * time.Millisecond
 
 // rounding is that of the starts of flows. ns-3 reads them as fractions of seconds, not exactly.
 const rounding = 10 * time.Nanosecond
@@ -106,8 +106,10 @@ func TestNS3(t *testing.T) {
 The simulator of HPCC (Li et al., SIGCOMM 2019) is ns-3 with RDMA, DCQCN, ECN and PFC: [ns3.sh](../ns3.sh) builds its public source. The
 same flows in both: 32 hosts, 4 leaves, 4 spines, 100 Gbit/s, 1 µs, packets of 1024 bytes, marks from 400 to 1,600 kB with 20 %, and
 DCQCN with the parameters that its authors use: 300 µs, 20 and 200 Mbit/s, alpha each µs, decreases each 4 µs. Sizes of the loads are
-those of its file for WebSearch; they begin within 0.5 ms. SoftRNIC runs its engines, with real payloads and ICRCs. Processor time is that of a whole process
-on one core, one after the other.
+those of its file for WebSearch; they begin within 2 ms. ns-3's switches have 32 MB and PFC; SoftRNIC's have neither limits nor PFC here
+([ns3.toml](../testdata/ns3.toml)). SoftRNIC runs its engines, with real payloads and ICRCs. Processor time is that of whole processes on one
+core, one after the other, with what they need to start. The ratio of packets is the worst of three runs of both. The hashes differ, and so
+do the flows that share a cable; how much of the differences between completion times this explains was not examined.
 
 | | flows | FCT, mean, µs: ns-3 | SoftRNIC | ratio | median: ns-3 | SoftRNIC | ratio | largest: ns-3 | SoftRNIC | ratio | pauses of ns-3 | payload packets each second of processor time: ns-3 | SoftRNIC | ratio |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|
@@ -141,6 +143,11 @@ on one core, one after the other.
 			func(v []float64) float64 { return v[len(v)-1] },
 		} {
 			row += fmt.Sprintf(" | %.0f | %.0f | %.2f", of(a), of(b), of(b)/of(a))
+		}
+		for range 2 {
+			if a, b := x.inNS3(dir, c.flows), x.inOurs(c.flows); b.cpu.Seconds()/a.cpu.Seconds() > ours.cpu.Seconds()/theirs.cpu.Seconds() {
+				theirs.cpu, ours.cpu = a.cpu, b.cpu
+			}
 		}
 		perSecond := func(r ns3Run) float64 { return float64(packets) / r.cpu.Seconds() }
 		text += row + fmt.Sprintf(" | %d | %.0f | %.0f | %.2f |\n", theirs.pauses, perSecond(theirs), perSecond(ours),
