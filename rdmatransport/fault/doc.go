@@ -16,7 +16,8 @@
 // are those of mlx5's error CQEs (mlx5_handle_error_cqe in rdma-core). Asynchronous events are
 // those that mlx5's event queue has for Ethernet ports (mlx5_ib and rdma-core's
 // ibv_get_async_event(3)). A removed device is one that ib_uverbs has disassociated: each command
-// gets EIO, and a catastrophic event comes first; rdma_ucm reports the removal and continues. A
+// gets EIO, and a catastrophic event comes first; rdma_ucm reports the removal and continues. Its
+// objects cannot be closed any more, so neither can the device: it ends with the process. A
 // revoked region is mlx5's region of a dma-buf whose exporter takes the memory back. Package
 // documentation of verbs says what a QP does then.
 package fault
