@@ -198,13 +198,14 @@ func TestWhichConnect(t *testing.T) {
 		a.add("cm=REJECTED:2; cm:nth=3=UNREACHABLE")
 		for i, want := range []rdmacm.EventType{0, rdmacm.Rejected, rdmacm.Unreachable, 0} {
 			l := must(rdmacm.Listen(b.dev, ":0", nil))(t)
+			var served sync.WaitGroup
 			if want == 0 {
-				go func() {
+				served.Go(func() {
 					if c, err := l.Accept(t.Context()); err == nil {
 						<-c.Done()
 						_ = c.Close()
 					}
-				}()
+				})
 			}
 			c, err := rdmacm.Dial(t.Context(), a.dev, netip.AddrPortFrom(b.addr, l.Addr().Port()).String(), nil)
 			var failed *rdmacm.EventError
@@ -215,6 +216,7 @@ func TestWhichConnect(t *testing.T) {
 				t.Errorf("connection %d: %v, want %v", i, err, want)
 			}
 			ok(t, l.Close())
+			served.Wait()
 		}
 	})
 }
