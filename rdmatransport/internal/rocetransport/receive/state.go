@@ -146,8 +146,7 @@ func (s *State) OnAlarm(now time.Duration) {
 		s.replies.pace.endPause()
 	}
 	if s.early.keeps() && now >= s.early.kept.deadline {
-		reported := s.early.kept.reported
-		s.dropKept()
+		reported := s.dropKept()
 		s.early.onTimeout()
 		if reported {
 			s.verdict.on(onGap)
@@ -199,12 +198,10 @@ func (s *State) DropContradicted() bool {
 	return true
 }
 
-// suspect drops all kept packets. Some of them, or the packet that contradicts them, are forged, or
-// packets have overtaken each other. It returns whether packets were reported to the peer. A
-// sequence NAK must revoke the report: the peer does not send again what it takes for kept.
+// suspect is dropKept because some of the packets, or the one that contradicts them, are forged, or
+// packets have overtaken each other.
 func (s *State) suspect() (reported bool) {
-	reported = s.early.keeps() && s.early.kept.reported
-	s.dropKept()
+	reported = s.dropKept()
 	s.early.suspect(s.shared.Clock())
 	return reported
 }
@@ -235,10 +232,13 @@ func (s *State) ensureRNR() *rnrWait {
 	return s.rnr
 }
 
-// dropKept drops all kept packets.
-func (s *State) dropKept() {
+// dropKept drops all kept packets. It returns whether packets were reported to the peer. A sequence
+// NAK must revoke the report: the peer does not send again what it takes for kept.
+func (s *State) dropKept() (reported bool) {
 	if s.early.keeps() {
+		reported = s.early.kept.reported
 		s.shared.stores.put(s.early.stopKeeping())
 		s.acks.setSelective(false)
 	}
+	return reported
 }
