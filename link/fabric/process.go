@@ -205,6 +205,14 @@ func (s *shard) runProcesses() {
 // wakeAll looks after the processes of all hosts.
 func (s *shard) wakeAll() {
 	s.looking = false
+	s.touchAll()
+}
+
+// touchAll says of all hosts that something may have happened.
+func (s *shard) touchAll() {
+	if len(s.live) == 0 {
+		return // no process waits
+	}
 	for _, h := range s.hosts {
 		h.touched()
 	}

@@ -21,8 +21,8 @@ func (h *Host) Alone(d time.Duration, f func()) {
 	fabric, s := h.f, h.shard
 	at := max(s.now.after(max(d, 0)), 1)
 	do := function(func() {
-		for _, o := range fabric.hosts {
-			o.touched()
+		for _, s := range fabric.shards {
+			s.touchAll()
 		}
 		f()
 	})
