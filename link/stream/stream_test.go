@@ -202,6 +202,9 @@ func TestLastFrames(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	if n := l.Dropped(); n != 1 {
+		t.Errorf("%d frames were dropped, want the second", n)
+	}
 	close(goOn)
 	if second := receive(t, got, "second frame"); first != '1' || second != '2' {
 		t.Errorf("received %q and %q", first, second)
