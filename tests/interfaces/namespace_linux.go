@@ -17,14 +17,26 @@ func Root(t testing.TB) {
 	}
 }
 
-// Namespace moves the test's goroutine into a new network namespace, which ends with its thread.
+// Namespace moves the test's goroutine into a new network namespace until the test ends. The thread
+// leaves it then: the process's main thread cannot end with its goroutine, and /proc/self/net would
+// go on showing the namespace to all later tests.
 func Namespace(t testing.TB) {
 	t.Helper()
 	Root(t)
-	runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
+	runtime.LockOSThread()
+	outside, err := netns.Get()
+	need(t, "network namespaces", err)
 	ns, err := netns.New()
 	need(t, "network namespaces", err)
-	t.Cleanup(func() { _ = ns.Close() })
+	t.Cleanup(func() {
+		defer outside.Close()
+		defer ns.Close()
+		if err := netns.Set(outside); err != nil {
+			t.Errorf("leave a network namespace: %v", err) // the thread stays locked: no other goroutine may get it
+			return
+		}
+		runtime.UnlockOSThread()
+	})
 }
 
 // TUN skips the test if there are no TAP devices.

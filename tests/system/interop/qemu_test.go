@@ -51,14 +51,20 @@ func TestQEMU(t *testing.T) {
 			t.Fatalf("the link does not change to %v", s)
 		}
 	}
+	var hello link.Frame
 	receive := func(c <-chan link.Frame, what string) (f link.Frame) {
 		t.Helper()
-		select {
-		case f = <-c:
-		case <-time.After(20 * time.Second):
-			t.Fatalf("no %s", what)
+		late := time.After(20 * time.Second)
+		for {
+			select {
+			case f = <-c:
+			case <-late:
+				t.Fatalf("no %s", what)
+			}
+			if !bytes.Equal(f.Data, hello.Data) {
+				return f
+			}
 		}
-		return f
 	}
 	toA := linktest.Receive(a)
 	cmd := exec.Command(qemu, "-machine", "none", "-nodefaults", "-display", "none",
@@ -94,9 +100,22 @@ func TestQEMU(t *testing.T) {
 	}
 	defer b.Close()
 	toB := linktest.Receive(b)
+	// QEMU drops packets to a side whose connection it has not noticed yet, whoever opened it. It reads
+	// b's packets once it has accepted b's connection.
+	hello = linktest.Plain(a.MAC(), b.MAC(), 46, "hello")
+	for arrived, late := false, time.After(20*time.Second); !arrived; {
+		if _, err := b.Write([]link.Frame{hello}); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-toA:
+			arrived = true
+		case <-time.After(10 * time.Millisecond):
+		case <-late:
+			t.Fatal("no frame at a")
+		}
+	}
 	for i := range 100 {
-		// QEMU drops packets to b until it has accepted b's connection, and then it reads b's
-		// packets: so b is first.
 		f := linktest.Plain(a.MAC(), b.MAC(), 46+i*41, "to a")
 		if _, err := b.Write([]link.Frame{f}); err != nil {
 			t.Fatal(err)
