@@ -100,8 +100,8 @@ func TestQEMU(t *testing.T) {
 	}
 	defer b.Close()
 	toB := linktest.Receive(b)
-	// QEMU drops packets to a side whose connection it has not noticed yet, whoever opened it. It reads
-	// b's packets once it has accepted b's connection.
+	// QEMU drops packets to a side whose connection it has not noticed yet, whoever opened it. It
+	// reads b's packets once it has accepted b's connection.
 	hello = linktest.Plain(a.MAC(), b.MAC(), 46, "hello")
 	for arrived, late := false, time.After(20*time.Second); !arrived; {
 		if _, err := b.Write([]link.Frame{hello}); err != nil {
