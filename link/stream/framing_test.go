@@ -6,7 +6,10 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/softrnic/softrnic/link"
 )
@@ -72,6 +75,39 @@ func FuzzReceive(f *testing.F) {
 		}
 		if n := l.Malformed(); n != malformed {
 			t.Errorf("%d malformed, want %d", n, malformed)
+		}
+	})
+}
+
+// halfClosed is a connection to which nothing can be written any more.
+type halfClosed struct{ net.Conn }
+
+func (halfClosed) Write([]byte) (int, error) { return 0, syscall.EPIPE }
+
+func (halfClosed) CloseWrite() error { return nil }
+
+// TestReadsOn checks that a link does not read for ever from a peer to which it cannot write.
+func TestReadsOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		l := newLink("", &Config{MTU: DefaultMTU}, noSource{}, halfClosed{here})
+		l.Attach(func([]link.Frame) {})
+		began := time.Now()
+		if _, err := l.Write([]link.Frame{{Data: make([]byte, link.EthernetHeaderLen)}}); err != nil {
+			t.Fatal(err)
+		}
+		frame := append([]byte{0, 0, 0, 14}, "destinsourcety"...)
+		for {
+			if _, err := there.Write(frame); err != nil {
+				break
+			}
+			time.Sleep(300 * time.Millisecond)
+		}
+		if d := time.Since(began).Truncate(time.Second); d != readsOn {
+			t.Errorf("the link has read for %v, want %v", d, readsOn)
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
 		}
 	})
 }
