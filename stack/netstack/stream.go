@@ -216,7 +216,7 @@ func (s *stream) enqueue() (bool, error) {
 // are unanswered. In that case Nagle's algorithm coalesces them until the peer answers. Thousands
 // of small segments would overflow queues in the network. They would also overflow the peer's
 // receive buffer, which counts hundreds of bytes for each, while the window counts only the
-// payload. gVisor's sender recovers only two lost segments in each retransmission timeout.
+// payload.
 func (s *stream) Write(b []byte) (n int, err error) {
 	if len(b) < s.mss && s.unanswered.Add(1) > nagleFrom {
 		if o := s.ep.SocketOptions(); !o.GetDelayOption() {

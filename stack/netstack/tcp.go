@@ -215,11 +215,15 @@ func (l *lazyTCP) get() tcpProtocol {
 	l.once.Do(func() {
 		p := tcp.NewProtocol(l.stack).(tcpProtocol)
 		sack := tcpip.TCPSACKEnabled(true)
+		// RFC 6675's recovery. gVisor's RACK (RFC 8985) recovers two segments in each retransmission
+		// timeout: a full queue's loss of a hundred takes 10 s, and UserTimeout ends the connection.
+		recovery := tcpip.TCPRecovery(0)
 		for _, o := range []tcpip.SettableTransportProtocolOption{
 			&tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: leastSend, Max: l.config.SendBuffer},
 			// The window scale in the SYN follows from the largest size.
 			&tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: leastReceive, Max: l.config.RecvBuffer},
 			&sack,
+			&recovery,
 		} {
 			if err := p.SetOption(o); err != nil {
 				// Its values are constants, or were checked.
