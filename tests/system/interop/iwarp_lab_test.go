@@ -4,9 +4,12 @@ package interop
 
 import (
 	"bytes"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/softrnic/softrnic/tests/system/internal/proc"
 )
@@ -41,4 +44,26 @@ func (p *process) await(t *testing.T, text string) {
 	if err := p.stderr.WaitFor(text, p.ended); err != nil {
 		t.Fatalf("%s: %v\n%s", filepath.Base(p.cmd.Path), err, tailOf(p.stderr.String(), 2000))
 	}
+}
+
+// endPatience is how long a program may take to end after ^C.
+const endPatience = 30 * time.Second
+
+// interrupt ends the program as ^C does, and returns how it has ended. If it does not end, the
+// test's log says where a program in Go waits.
+func (p *process) interrupt(t *testing.T) error {
+	t.Helper()
+	name := filepath.Base(p.cmd.Path)
+	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Errorf("%s has ended before: %v\n%s", name, err, tailOf(p.stderr.String(), 2000))
+	}
+	late := time.AfterFunc(endPatience, func() {
+		t.Errorf("%s has not ended %v after ^C", name, endPatience)
+		_ = p.cmd.Process.Signal(syscall.SIGQUIT)
+	})
+	err := <-p.ended
+	if !late.Stop() {
+		t.Logf("%s", tailOf(p.stderr.String(), 20000))
+	}
+	return err
 }

@@ -3,6 +3,7 @@
 package interop
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -29,6 +30,29 @@ func rpingClient(ctx context.Context, p *peer.Peer, command string) (out string,
 		code = 0
 	}
 	return out, code, err
+}
+
+// refusedRping runs a command with rping -c in a peer whose connection is refused. If the
+// connection is reset before siw has sent MPA's request, as may happen to a slow machine,
+// rdma_connect itself fails. rping then waits for its thread of completions, which nothing ends
+// (rping.c, rping_run_client). It is killed after it has said that it has not connected.
+func refusedRping(ctx context.Context, p *peer.Peer, command string) (out string, code int, err error) {
+	process, err := p.Start(command)
+	if err != nil {
+		return "", -1, err
+	}
+	kill := func() { _ = process.Kill() }
+	defer context.AfterFunc(ctx, kill)()
+	for said := bufio.NewScanner(process); said.Scan(); {
+		if strings.HasPrefix(said.Text(), "connect error ") {
+			kill()
+			break
+		}
+	}
+	if code, err = process.Wait(ctx); err != nil {
+		err = fmt.Errorf("%s: %w", command, err)
+	}
+	return process.Output(), code, err
 }
 
 // rping is one run of `softrnic rping` against the kernel's rping.

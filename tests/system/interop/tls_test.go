@@ -129,10 +129,7 @@ func (l tlsLab) client(t *testing.T, own string) {
 		}
 		tlsCaptured(t, secret)
 	}
-	if err := capturing.cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	<-capturing.ended
+	_ = capturing.interrupt(t)
 	if seen, err := os.ReadFile(clearSide); err != nil || !bytes.Contains(seen, []byte("rdma-ping-")) {
 		t.Errorf("between stunnel and siw no data is seen, %v: the search is wrong", err)
 	}
@@ -148,7 +145,7 @@ func (l tlsLab) client(t *testing.T, own string) {
 		!strings.Contains(other.stderr.String(), "not other.test") {
 		t.Errorf("for another name: %s", other.stderr.String())
 	}
-	l.end(t, tunnel)
+	_ = tunnel.interrupt(t)
 }
 
 // server runs SoftRNIC as the server of siw's client, which connects through stunnel.
@@ -177,22 +174,14 @@ func (l tlsLab) server(t *testing.T, own string) {
 	}
 	serving := l.softrnic(ctx, t, "-s -p 7502 --allow other.test "+own)
 	serving.await(t, "msg=listening")
-	if out, code, _ := rpingClient(ctx, l.peer, fmt.Sprintf("rping -c -a %s -p 7501 -v -C 1", stunnelAddr)); code == 0 {
-		t.Errorf("a peer that is not allowed has connected: %s", out)
+	out, code, err := refusedRping(ctx, l.peer, fmt.Sprintf("rping -c -a %s -p 7501 -v -C 1", stunnelAddr))
+	if err != nil || code == 0 {
+		t.Errorf("a peer that is not allowed: exit status %d, %v: %s\nstunnel: %s\nsoftrnic: %s\n%s", code, err, out,
+			tailOf(tunnel.stderr.String(), 2000), tailOf(serving.stderr.String(), 3000), l.peer.Run(t, "dmesg | tail -20"))
 	}
 	serving.await(t, "not allowed")
-	_ = serving.cmd.Process.Signal(os.Interrupt)
-	<-serving.ended
-	l.end(t, tunnel)
-}
-
-// end ends stunnel.
-func (l tlsLab) end(t *testing.T, p *process) {
-	t.Helper()
-	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Error(err)
-	}
-	<-p.ended
+	_ = serving.interrupt(t)
+	_ = tunnel.interrupt(t)
 }
 
 // tlsCaptured checks that a capture has records of TLS 1.3 and nothing in clear.
