@@ -31,7 +31,10 @@ func testAccess(t *testing.T, transport verbs.Transport, rejected string) {
 
 	other := i.softrnic(ctx, t, "-s -P --counters --allow 10.99.0.0/16,fd00::/8")
 	other.await(t, "msg=listening")
-	if out, code, err := rpingClient(ctx, l.peer, client); err != nil || code == 0 || !strings.Contains(out, rejected) {
+	// Over iWARP, the connection may be reset before siw has sent MPA's request.
+	const early = "rdma_connect: Connection reset by peer"
+	if out, code, err := refusedRping(ctx, l.peer, client); err != nil || code == 0 ||
+		!strings.Contains(out, rejected) && (transport != verbs.IWARP || !strings.Contains(out, early)) {
 		t.Errorf("a host that is not allowed: exit status %d, %v\n%s", code, err, out)
 	}
 	_ = other.cmd.Process.Signal(os.Interrupt)
