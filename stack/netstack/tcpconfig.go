@@ -21,8 +21,10 @@ type TCPConfig struct {
 	KeepAliveCount                   int
 	// UserTimeout is the time that TCP waits for the peer to acknowledge data, or to open a closed
 	// window. Then the connection ends with ETIMEDOUT (RFC 9293 §3.8.3). It is 1 ms or more; 0 means
-	// 10 s. With a negative value the number of retransmissions decides, about 15 minutes. TCP then
-	// waits for a window as long as the peer answers.
+	// 10 s. gVisor measures it from the first retransmission until all sent data is acknowledged, so
+	// that a stream without a pause, over a network that loses a fifth, may end too. With a negative
+	// value the number of retransmissions decides, about 15 minutes. TCP then waits for a window as
+	// long as the peer answers.
 	UserTimeout time.Duration
 	// Linger is the time that a connection with a closed stream has to deliver sent data, and the peer
 	// to close too. Then it is reset; 0 means 5 s. A negative value resets it at once.
