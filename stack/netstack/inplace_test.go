@@ -29,6 +29,13 @@ func (n *limitedLink) reset() {
 	n.tries, n.frames = 0, nil
 }
 
+// tried reports whether a frame was to be placed.
+func (n *limitedLink) tried() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.tries > 0
+}
+
 func (n *limitedLink) noted() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -72,8 +79,11 @@ func TestInPlaceOrder(t *testing.T) {
 	resolved := make(chan bool, 100)
 	peer.NICs()[0].Datagrams().Receive(func(*stack.Datagram) { resolved <- true })
 	p := newPath(t, h, stack.PathAttr{Src: a4, Dst: b4})
-	send(t, h, p, 1)
-	<-resolved
+	// The neighbour's address is known to senders only after what has waited for it is sent.
+	for !out.tried() {
+		send(t, h, p, 1)
+		<-resolved
+	}
 	out.reset()
 	s := h.NICs()[0].Datagrams().Sender()
 	// Each begins a frame, as none may be longer than those before it.
