@@ -98,7 +98,7 @@ var fileOrder = map[string][]string{
 		"injection.go", "provider_qp.go", "post.go", "ah.go", "mcast.go", "snapshot.go", "flush.go", "watch.go",
 		"provider_objects.go", "deviceex.go", "cqmoderate.go", "regfile_unix.go", "regfile_other.go", "qpmodify.go", "grh.go",
 		"poller.go", "flow.go", "cqwait.go", "rereg.go", "mw.go", "mr.go", "resources.go", "xrc.go",
-		"qp.go", "staging.go", "complete.go", "placing.go", "backend.go",
+		"qp.go", "staging.go", "complete.go", "placing.go", "jobqueue.go", "backend.go",
 		"compcntr.go", "srq.go", "compchannel.go", "statetable.go", "mapped_linux.go", "mapped_other.go",
 		"cqstall.go", "cq.go", "cqprogress.go", "cqparams.go", "device.go", "provider.go", "queue.go", "wr.go", "opcode.go", "async.go",
 		"qpattr.go",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/bits"
 	"sync"
 )
 
@@ -53,6 +54,7 @@ type backing struct {
 	stager  Stager  // backend, or nil
 	length  int
 	words   sync.Mutex // makes atomics without an Updater atomic with each other
+	word    [8]byte    // of such an atomic
 }
 
 // errRegionClosed is the error of copies after the region was closed.
@@ -130,14 +132,13 @@ func (b *backing) update(off int64, f func(uint64) uint64) (orig uint64, err err
 	}
 	b.words.Lock()
 	defer b.words.Unlock()
-	var word [8]byte
-	if err := b.read(word[:], off); err != nil {
+	if err := b.read(b.word[:], off); err != nil {
 		return 0, err
 	}
-	orig = binary.NativeEndian.Uint64(word[:])
+	orig = binary.NativeEndian.Uint64(b.word[:])
 	if next := f(orig); next != orig {
-		binary.NativeEndian.PutUint64(word[:], next)
-		err = b.write(word[:], off)
+		binary.NativeEndian.PutUint64(b.word[:], next)
+		err = b.write(b.word[:], off)
 	}
 	return orig, err
 }
@@ -146,36 +147,45 @@ func (b *backing) update(off int64, f func(uint64) uint64) (orig uint64, err err
 // several chunks, so that the backend copies one while the next arrives.
 const stagingChunk = 128 << 10
 
-var stagingChunks = sync.Pool{New: func() any { return new([stagingChunk]byte) }}
+// stagingPools has staging memory for its next use, by size: 64<<i bytes. A peer that writes
+// single bytes all over a region gets few bytes for each.
+var stagingPools [maxPooledShift - minPooledShift + 1]sync.Pool
 
-// alloc returns n bytes of staging memory.
+const (
+	minPooledShift = 6  // 64 bytes
+	maxPooledShift = 24 // maxStaged; longer messages are staged alone
+)
+
+// alloc returns n bytes of staging memory, at least 1, or with more capacity.
 func (b *backing) alloc(n int) staging {
 	if b.stager != nil {
 		if p := b.stager.AllocStaging(n); len(p) >= n {
-			return staging{p[:n], b.stager, nil}
+			return staging{b: p[:n], stager: b.stager}
 		}
 	}
-	if n <= stagingChunk {
-		c := stagingChunks.Get().(*[stagingChunk]byte)
-		return staging{c[:n], nil, c}
+	shift := max(minPooledShift, bits.Len(uint(n-1)))
+	if shift > maxPooledShift {
+		return staging{b: make([]byte, n)}
 	}
-	return staging{b: make([]byte, n)}
-}
-
-// allocPart is alloc for data that may be the only one at its place: a peer that writes single
-// bytes all over a region would otherwise get a chunk for each.
-func (b *backing) allocPart(n int) staging {
-	if b.stager != nil {
-		return b.alloc(n)
+	pool := &stagingPools[shift-minPooledShift]
+	p, ok := pool.Get().(*pooled)
+	if !ok {
+		p = &pooled{make([]byte, 1<<shift), pool}
 	}
-	return staging{b: make([]byte, n)}
+	return staging{b: p.b[:n], pooled: p}
 }
 
 // staging is memory that a backend copies from or to.
 type staging struct {
 	b      []byte
-	stager Stager              // its owner, or nil
-	pooled *[stagingChunk]byte // or the chunk that it is a part of, or nil
+	stager Stager  // its owner, or nil
+	pooled *pooled // or what it is a part of, or nil
+}
+
+// pooled is memory of a pool.
+type pooled struct {
+	b    []byte
+	pool *sync.Pool
 }
 
 // free releases the memory.
@@ -184,7 +194,7 @@ func (s *staging) free() {
 	case s.stager != nil:
 		s.stager.FreeStaging(s.b)
 	case s.pooled != nil:
-		stagingChunks.Put(s.pooled)
+		s.pooled.pool.Put(s.pooled)
 	}
 	*s = staging{}
 }

@@ -44,8 +44,9 @@ type PlaceError struct {
 // placing is the state of a QP whose regions have backends. The QP's lock protects it.
 type placing struct {
 	room    sync.Cond // staged has become smaller, a job has ended, or the QP has
-	jobs    []placeJob
+	jobs    jobQueue
 	running bool   // the goroutine exists
+	run     func() // what it executes: QP.place
 	now     uint64 // number of the job that it executes without the QP's lock; 0: none
 	nowOf   *MR    // the region of that job
 	issued  uint64 // number of the last job
@@ -113,11 +114,13 @@ type fetch struct {
 	err  error
 }
 
-// Update is an atomic of QPHandle.Update. The QP's lock protects it.
+// Update is an atomic of QPHandle.Update. The QP's lock protects it. Another atomic may use it when
+// it is done.
 type Update struct {
-	f    func(uint64) uint64
-	orig uint64
-	done bool
+	// Apply returns what replaces a word. It may run more than once, without the QP's lock.
+	Apply func(uint64) uint64
+	orig  uint64
+	done  bool
 }
 
 // Result returns the previous value of the word, if done. An atomic that fails is never done.
@@ -129,7 +132,7 @@ func (qp *QP) placing() *placing {
 		qp.extra = new(qpExtra)
 	}
 	if qp.extra.placing == nil {
-		qp.extra.placing = &placing{room: sync.Cond{L: &qp.mu}}
+		qp.extra.placing = &placing{room: sync.Cond{L: &qp.mu}, run: qp.place}
 	}
 	return qp.extra.placing
 }
@@ -139,10 +142,10 @@ func (qp *QP) addJob(j placeJob) (number uint64) {
 	p := qp.extra.placing
 	p.issued++
 	j.number = p.issued
-	p.jobs = append(p.jobs, j)
+	p.jobs.push(&j)
 	if !p.running {
 		p.running = true
-		qp.pd.dev.clock.Go(qp.place)
+		qp.pd.dev.clock.Go(p.run)
 	}
 	return j.number
 }
@@ -155,12 +158,11 @@ func (h QPHandle) Place(mr *MR, off int64, src []byte, by Placer, psn uint32) {
 		j := p.continued(mr, off, by)
 		if j == nil || len(j.mem.b) == cap(j.mem.b) {
 			// Data that continues other data has more behind it.
-			var mem staging
+			n := min(len(src), stagingChunk)
 			if j != nil {
-				mem = mr.backing.alloc(min(stagingChunk, mr.backing.length))
-			} else {
-				mem = mr.backing.allocPart(min(len(src), stagingChunk))
+				n = min(stagingChunk, mr.backing.length)
 			}
+			mem := mr.backing.alloc(n)
 			mem.b = mem.b[:0]
 			p.staged += cap(mem.b) + jobSize
 			last := &p.peer
@@ -168,7 +170,7 @@ func (h QPHandle) Place(mr *MR, off int64, src []byte, by Placer, psn uint32) {
 				last = &p.own
 			}
 			*last = qp.addJob(placeJob{kind: jobWrite, mr: mr, off: off, mem: mem, by: by, psn: psn})
-			j = &p.jobs[len(p.jobs)-1]
+			j = p.jobs.last()
 		}
 		b := j.mem.b
 		n := copy(b[len(b):cap(b)], src)
@@ -180,11 +182,8 @@ func (h QPHandle) Place(mr *MR, off int64, src []byte, by Placer, psn uint32) {
 
 // continued returns the last job, if data at off continues it.
 func (p *placing) continued(mr *MR, off int64, by Placer) *placeJob {
-	if len(p.jobs) == 0 {
-		return nil
-	}
-	j := &p.jobs[len(p.jobs)-1]
-	if j.kind != jobWrite || j.mr != mr || j.by != by || j.off+int64(len(j.mem.b)) != off {
+	j := p.jobs.last()
+	if j == nil || j.kind != jobWrite || j.mr != mr || j.by != by || j.off+int64(len(j.mem.b)) != off {
 		return nil
 	}
 	return j
@@ -283,11 +282,11 @@ func (f *fetch) drop() {
 
 // Update starts an atomic on 8 bytes of a region with a backend, after everything that was placed.
 // ProviderQP.Placed is called when it has a result. psn is returned in a PlaceError.
-func (h QPHandle) Update(mr *MR, off int64, f func(uint64) uint64, psn uint32) *Update {
-	u, p := &Update{f: f}, h.qp.placing()
+func (h QPHandle) Update(u *Update, mr *MR, off int64, psn uint32) {
+	p := h.qp.placing()
+	u.orig, u.done = 0, false
 	p.peer = h.qp.addJob(placeJob{kind: jobUpdate, mr: mr, off: off, by: PlaceAtomic, psn: psn, update: u})
 	h.qp.observed |= placingData
-	return u
 }
 
 // place executes jobs until there are none left. A channel's OnEvent function gets a goroutine of
@@ -295,10 +294,8 @@ func (h QPHandle) Update(mr *MR, off int64, f func(uint64) uint64, psn uint32) *
 func (qp *QP) place() {
 	qp.lockDeferred()
 	p := qp.extra.placing
-	for len(p.jobs) > 0 {
-		j := p.jobs[0]
-		p.jobs[0] = placeJob{}
-		p.jobs = p.jobs[1:]
+	for len(p.jobs.list()) > 0 {
+		j := p.jobs.pop()
 		p.now, p.nowOf = j.number, j.mr
 		qp.unlockDeferred()
 		var orig uint64
@@ -310,7 +307,7 @@ func (qp *QP) place() {
 			j.mem = b.alloc(j.n)
 			err = b.read(j.mem.b, j.off)
 		default:
-			orig, err = b.update(j.off, j.update.f)
+			orig, err = b.update(j.off, j.update.Apply)
 		}
 		qp.lockDeferred()
 		p.now, p.nowOf = 0, nil
@@ -331,7 +328,7 @@ func (qp *QP) place() {
 			qp.placed(&j)
 		}
 	}
-	p.jobs, p.running = nil, false
+	p.running = false
 	qp.unlockDeferred()
 }
 
@@ -469,10 +466,8 @@ func (qp *QP) placeFailed(j *placeJob) {
 
 // dropJobs drops everything that is not executed. Completions need not wait any more.
 func (p *placing) dropJobs() {
-	for i := range p.jobs {
-		p.jobs[i].mem.free()
-	}
-	p.jobs, p.done, p.staged, p.awaited = nil, p.issued, 0, 0
+	p.jobs.clear()
+	p.done, p.staged, p.awaited = p.issued, 0, 0
 	p.fetched.drop()
 	p.room.Broadcast()
 }
@@ -513,9 +508,9 @@ func (qp *QP) awaitCopies(mr *MR) {
 
 // lastOf returns the number of the last job of a region, or with nil of any; 0 without one.
 func (p *placing) lastOf(mr *MR) uint64 {
-	for i := len(p.jobs) - 1; i >= 0; i-- {
-		if mr == nil || p.jobs[i].mr == mr {
-			return p.jobs[i].number
+	for _, j := range slices.Backward(p.jobs.list()) {
+		if mr == nil || j.mr == mr {
+			return j.number
 		}
 	}
 	if mr == nil || p.nowOf == mr {
@@ -526,5 +521,6 @@ func (p *placing) lastOf(mr *MR) uint64 {
 
 // over reports whether no job up to a number runs or is queued.
 func (p *placing) over(number uint64) bool {
-	return (p.now == 0 || p.now > number) && (len(p.jobs) == 0 || p.jobs[0].number > number)
+	jobs := p.jobs.list()
+	return (p.now == 0 || p.now > number) && (len(jobs) == 0 || jobs[0].number > number)
 }

@@ -27,6 +27,8 @@ type sendStaging struct {
 	bytes  int
 	sends  map[*SendWR]stagedSend
 
+	run     func()    // what the goroutine executes: QP.stageHidden
+	list    []piece   // of the request that is staged
 	reading []piece   // what is read now, without the QP's lock
 	ended   int       // how many times a read has ended
 	end     sync.Cond // ended has changed
@@ -56,7 +58,7 @@ func (qp *QP) hide() {
 		qp.extra = new(qpExtra)
 	}
 	if qp.extra.staging == nil {
-		qp.extra.staging = &sendStaging{sends: make(map[*SendWR]stagedSend), end: sync.Cond{L: &qp.mu}}
+		qp.extra.staging = &sendStaging{sends: make(map[*SendWR]stagedSend), run: qp.stageHidden, end: sync.Cond{L: &qp.mu}}
 	}
 	qp.extra.staging.hidden++
 	qp.observed |= sendsHidden
@@ -99,7 +101,7 @@ func readsMemory(op WROpcode) bool { return op != RDMARead && !atomicOps.has(op)
 func (qp *QP) resumeStaging() {
 	if qp.hidden() > 0 && !qp.extra.staging.busy {
 		qp.extra.staging.busy = true
-		qp.pd.dev.clock.Go(qp.stageHidden)
+		qp.pd.dev.clock.Go(qp.extra.staging.run)
 	}
 }
 
@@ -130,11 +132,12 @@ func (qp *QP) stageNext() bool {
 	if wr.Flags&SendFence != 0 && qp.readsOutstanding() {
 		return false
 	}
-	pieces, backing := qp.pieces(wr)
+	pieces, backing := qp.pieces(s.list[:0], wr)
 	if backing == nil {
 		qp.unhide(1)
 		return true
 	}
+	s.list = pieces
 	if s.bytes > 0 && uint64(s.bytes)+wr.length > maxStaged {
 		return false
 	}
@@ -161,7 +164,7 @@ func (qp *QP) stageNext() bool {
 	data = mem.b
 	for _, p := range pieces { // ordinary memory
 		if p.mr == nil && err == nil {
-			err = qp.gather(data[:p.n], []SGE{wr.SGList[p.off]})
+			err = qp.gather(data[:p.n], wr.SGList[p.off:][:1])
 		}
 		data = data[p.n:]
 	}
@@ -192,10 +195,10 @@ func (qp *QP) readsOutstanding() bool {
 	return false
 }
 
-// pieces returns the parts of a request's data, and one of the backends. It returns none if nothing
-// is to be staged, or if the request fails because of its list. The offset of a piece of ordinary
+// pieces appends the parts of a request's data, and returns one of the backends. It returns none if
+// nothing is to be staged, or if the request fails because of its list. The offset of a piece of ordinary
 // memory is the index of its SGE.
-func (qp *QP) pieces(wr *SendWR) (list []piece, backing *backing) {
+func (qp *QP) pieces(list []piece, wr *SendWR) (_ []piece, backing *backing) {
 	if wr.Flags&SendInline != 0 || !readsMemory(wr.Opcode) || wr.fault != WCSuccess {
 		return nil, nil
 	}

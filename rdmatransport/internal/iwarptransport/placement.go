@@ -76,7 +76,7 @@ func (q *qp) placeWrite(h *ddp.Tagged, payload []byte) error {
 	if denial != memory.Allowed {
 		return taggedError(denial)
 	}
-	if !dst.Write(payload, 0) {
+	if !dst.Write(payload, q.h, 0) {
 		return rdmap.OperationError
 	}
 	q.receiving.writeBytes += n

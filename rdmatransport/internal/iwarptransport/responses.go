@@ -4,6 +4,8 @@ package iwarptransport
 // §5.5, RFC 7306 §5).
 
 import (
+	"sync"
+
 	"github.com/softrnic/softrnic/rdmatransport/ddp"
 	"github.com/softrnic/softrnic/rdmatransport/internal/memory"
 	"github.com/softrnic/softrnic/rdmatransport/rdmap"
@@ -18,7 +20,7 @@ type response struct {
 	rtr      bool                      // READ: it is the ready-to-receive message
 	read     rdmap.ReadRequestHeader   // READ: the part that is not sent
 	update   rdmap.AtomicRequestHeader // atomic: the request
-	updating *verbs.Update             // atomic in a backend: it has started
+	updating *updating                 // atomic in a backend: it has started
 	previous uint64                    // atomic: the previous content of memory
 	placed   uint64                    // what the peer has written before: see verbs.QPHandle.PlacedBy
 	ddp      [ddp.UntaggedLen]byte     // the request's DDP header, for a Terminate message
@@ -124,7 +126,7 @@ func (q *qp) sendResponse() bool {
 	}
 	if from.InBackend() {
 		var state verbs.Fetched
-		switch from, state = from.Fetch(int(w.read.Size) - n); state {
+		switch from, state = from.Fetch(q.h, int(w.read.Size)-n); state {
 		case verbs.FetchFailed:
 			q.failResponse(w, rdmap.OperationError)
 			return false
@@ -171,10 +173,13 @@ func (q *qp) executeAtomic(w *response) error {
 	}
 	if word.InBackend() {
 		if w.updating == nil {
-			update := w.update
-			w.updating = word.Change(update.Apply, 0)
+			w.updating = newUpdating(&w.update)
+			word.Change(q.h, &w.updating.Update, 0)
 		}
-		w.previous, w.done = w.updating.Result()
+		if w.previous, w.done = w.updating.Result(); w.done {
+			updates.Put(w.updating)
+			w.updating = nil
+		}
 		return nil
 	}
 	found, ok := word.Update(w.update.Apply)
@@ -183,6 +188,25 @@ func (q *qp) executeAtomic(w *response) error {
 	}
 	w.previous, w.done = found, true
 	return nil
+}
+
+// updating is an atomic in a backend. The backend may still use it after the ring was reset.
+type updating struct {
+	verbs.Update
+	request rdmap.AtomicRequestHeader
+}
+
+// updates has those that are done, for their next use.
+var updates sync.Pool
+
+func newUpdating(h *rdmap.AtomicRequestHeader) *updating {
+	u, ok := updates.Get().(*updating)
+	if !ok {
+		u = new(updating)
+		u.Apply = u.request.Apply
+	}
+	u.request = *h
+	return u
 }
 
 // failResponse ends the connection because an accepted request can no longer be answered.

@@ -15,9 +15,9 @@ import (
 // require.
 func (s Span) Aligned() bool {
 	if s.InBackend() {
-		return s.how.n == 8 && s.how.off%8 == 0
+		return s.n == 8 && s.off%8 == 0
 	}
-	return len(s.b) == 8 && uintptr(unsafe.Pointer(unsafe.SliceData(s.b)))%8 == 0
+	return s.n == 8 && uintptr(s.p)%8 == 0
 }
 
 // CompareSwap stores swap if the span holds compare, and returns the previous value.
@@ -41,9 +41,9 @@ func (s Span) Update(f func(uint64) uint64) (orig uint64, ok bool) {
 		return 0, false
 	}
 	if s.mayFault() {
-		return updateGuarded(s.b, f)
+		return updateGuarded(s.bytes(), f)
 	}
-	return update(s.b, f), true
+	return update(s.bytes(), f), true
 }
 
 // Store stores v atomically.

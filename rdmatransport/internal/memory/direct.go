@@ -33,19 +33,19 @@ func Copy(dst, src Message, wr *verbs.PostedSend, off, n uint64) bool {
 		if !scatter(dst, s, off) {
 			return false
 		}
-		off += uint64(len(s.b))
+		off += uint64(s.n)
 	}
 	return true
 }
 
 // scatter copies src to dst, from offset off on.
 func scatter(dst Message, src Span, off uint64) bool {
-	for list := dst.List; len(src.b) > 0; {
-		s, status := dst.Regions.piece(dst.PD, &list, &off, uint64(len(src.b)), verbs.AccessLocalWrite)
-		if status != verbs.WCSuccess || !s.transfer(src.Part(0, len(s.b))) {
+	for list := dst.List; src.n > 0; {
+		s, status := dst.Regions.piece(dst.PD, &list, &off, uint64(src.n), verbs.AccessLocalWrite)
+		if status != verbs.WCSuccess || !s.transfer(src.Part(0, s.n)) {
 			return false
 		}
-		src = src.Part(len(s.b), len(src.b)-len(s.b))
+		src = src.Part(s.n, src.n-s.n)
 	}
 	return true
 }
@@ -62,17 +62,17 @@ func Write(wr *verbs.PostedSend, own Message, dst Span, off uint64) bool {
 		return false
 	}
 	if data := wr.Inline(); data != nil {
-		return dst.Write(data[off:off+uint64(len(dst.b))], 0)
+		return dst.write(data[off : off+uint64(dst.n)])
 	}
-	if len(own.List) > 1 && own.Regions.check(uint64(len(dst.b)), own.PD, own.List, off, 0, true) != verbs.WCSuccess {
+	if len(own.List) > 1 && own.Regions.check(uint64(dst.n), own.PD, own.List, off, 0, true) != verbs.WCSuccess {
 		return false
 	}
-	for list := own.List; len(dst.b) > 0; {
-		s, status := own.Regions.piece(own.PD, &list, &off, uint64(len(dst.b)), 0)
-		if status != verbs.WCSuccess || !dst.Part(0, len(s.b)).transfer(s) {
+	for list := own.List; dst.n > 0; {
+		s, status := own.Regions.piece(own.PD, &list, &off, uint64(dst.n), 0)
+		if status != verbs.WCSuccess || !dst.Part(0, s.n).transfer(s) {
 			return false
 		}
-		dst = dst.Part(len(s.b), len(dst.b)-len(s.b))
+		dst = dst.Part(s.n, dst.n-s.n)
 	}
 	return true
 }

@@ -66,7 +66,7 @@ func (r *Regions) local(pd *verbs.PD, lkey uint32, addr, n uint64, need verbs.Ac
 		return Span{}, false
 	}
 	if registered(mr).Null() {
-		return Span{zeros[:min(n, uint64(len(zeros)))], asNull}, true
+		return bytesAs(zeros[:min(n, uint64(len(zeros)))], null), true
 	}
 	b, ok := mr.Bytes(addr, n)
 	return spanOf(mr, b), ok
@@ -86,7 +86,7 @@ func (r *Regions) piece(pd *verbs.PD, sgl *[]verbs.SGE, off *uint64, n uint64, n
 		if !ok {
 			return Span{}, verbs.WCLocProtErr
 		}
-		*off += uint64(len(s.b))
+		*off += uint64(s.n)
 		return s, verbs.WCSuccess
 	}
 	return Span{}, verbs.WCLocLenErr
@@ -105,7 +105,7 @@ func (r *Regions) Gather(dst []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64, 
 		if !s.Read(dst, sum) {
 			return verbs.WCLocProtErr
 		}
-		dst = dst[len(s.b):]
+		dst = dst[s.n:]
 	}
 	return verbs.WCSuccess
 }
@@ -117,7 +117,7 @@ func (r *Regions) Local(pd *verbs.PD, e *verbs.SGE, off, n uint64) (Span, bool) 
 		return Span{}, false
 	}
 	s, ok := r.local(pd, e.LKey, e.Addr+off, n, 0)
-	return s, ok && uint64(len(s.b)) == n
+	return s, ok && uint64(s.n) == n
 }
 
 // Scatter writes src to the message in sgl, from offset off on. The status is that of Gather, and
@@ -157,10 +157,10 @@ func (r *Regions) scatter(src []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64,
 			src, off = src[n:], off+uint64(n)
 			continue
 		}
-		if !s.Write(src[:len(s.b)], 0) {
+		if !s.write(src[:s.n]) {
 			return verbs.WCLocProtErr
 		}
-		src = src[len(s.b):]
+		src = src[s.n:]
 	}
 	return verbs.WCSuccess
 }
@@ -195,9 +195,9 @@ func (r *Regions) Pieces(
 		if status != verbs.WCSuccess {
 			return list, mayFault, status
 		}
-		list = append(list, s.b)
+		list = append(list, s.bytes())
 		mayFault = mayFault || s.mayFault()
-		n -= uint64(len(s.b))
+		n -= uint64(s.n)
 	}
 	return list, mayFault, verbs.WCSuccess
 }
@@ -218,7 +218,7 @@ func (r *Regions) check(n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64, nee
 		if status != verbs.WCSuccess {
 			return status
 		}
-		n -= uint64(len(s.b))
+		n -= uint64(s.n)
 	}
 	return verbs.WCSuccess
 }
@@ -261,7 +261,7 @@ func (r *Regions) RemoteIn(pd *verbs.PD, qp verbs.QPHandle, rkey uint32, addr, n
 	}
 	b, ok := mr.Bytes(addr, n)
 	if !ok {
-		return inBackendOf(mr, qp, addr, n)
+		return inBackendOf(mr, addr, n)
 	}
 	return spanOf(mr, b), Allowed
 }
@@ -269,10 +269,10 @@ func (r *Regions) RemoteIn(pd *verbs.PD, qp verbs.QPHandle, rkey uint32, addr, n
 // File returns the region of a file that an rkey names, and the bytes of a span granted for that
 // rkey, to be made persistent. It returns nil if the region is gone or the span is empty.
 func (r *Regions) File(rkey uint32, s Span) (mr *verbs.MR, b []byte) {
-	if len(s.b) == 0 {
+	if s.n == 0 || s.InBackend() {
 		return nil, nil
 	}
-	return r.rkeys.Get(rkey), s.b
+	return r.rkeys.Get(rkey), s.bytes()
 }
 
 // Whole is RemoteIn for the whole region of rkey. The rkey of a window never has the rights that

@@ -1,99 +1,88 @@
 package memory
 
 import (
+	"unsafe"
+
 	"github.com/softrnic/softrnic/rdmatransport/internal/crc"
 	"github.com/softrnic/softrnic/rdmatransport/internal/prefetch"
 	"github.com/softrnic/softrnic/verbs"
 )
 
 // Span is memory to which access was granted, and which is accessed now. It is valid while the QP's
-// lock is held.
+// lock is held. It has four words, which the compiler keeps in registers, and points to nothing
+// that was allocated for it.
 type Span struct {
-	b   []byte
-	how *how // nil: it is accessed directly
-}
-
-// how says how memory is accessed.
-type how struct {
+	p    unsafe.Pointer // the first byte; in a backend the region, a *verbs.MR
+	n    int            // bytes
+	off  int            // in a backend: where in the region
 	kind kind
-	// A part of a region with a backend:
-	h   verbs.QPHandle // the QP for which it is accessed; none on the direct path
-	mr  *verbs.MR
-	off int64
-	n   int
 }
 
-type kind uint8
+type kind uint
 
 const (
-	mapped    kind = iota // access may fault
-	null                  // b has the right length, but is not the region's memory
-	inBackend             // b is nil
+	ordinary  kind = iota // it is accessed directly
+	mapped                // access may fault
+	null                  // there are bytes, but they are not the region's memory
+	inBackend             // there are no bytes
 )
-
-var asMapped, asNull = &how{kind: mapped}, &how{kind: null}
 
 // zeros is the content of a null MR.
 var zeros [64 << 10]byte
 
 func spanOf(mr *verbs.MR, b []byte) Span {
 	if registered(mr).BeginAccess() {
-		return Span{b, asMapped}
+		return bytesAs(b, mapped)
 	}
-	return Span{b, nil}
+	return bytesAs(b, ordinary)
 }
 
+func bytesAs(b []byte, k kind) Span {
+	return Span{p: unsafe.Pointer(unsafe.SliceData(b)), n: len(b), kind: k}
+}
+
+// bytes returns the memory itself, if it is not a backend's.
+func (s Span) bytes() []byte { return unsafe.Slice((*byte)(s.p), s.n) }
+
+// mr returns the region, if the memory is a backend's.
+func (s Span) mr() *verbs.MR { return (*verbs.MR)(s.p) }
+
 // inBackendOf returns the n bytes at addr of a region that has no memory of its own there.
-func inBackendOf(mr *verbs.MR, h verbs.QPHandle, addr, n uint64) (Span, Denial) {
+func inBackendOf(mr *verbs.MR, addr, n uint64) (Span, Denial) {
 	off, ok := registered(mr).Backed(addr, n)
 	if !ok {
 		return Span{}, OutOfRange
 	}
-	return Span{nil, &how{inBackend, h, mr, off, int(n)}}, Allowed
+	return Span{unsafe.Pointer(mr), int(n), int(off), inBackend}, Allowed
 }
 
 // Len returns the number of bytes.
-func (s Span) Len() int {
-	if s.InBackend() {
-		return s.how.n
-	}
-	return len(s.b)
-}
+func (s Span) Len() int { return s.n }
 
 // Part returns n bytes of the span, from byte off on.
 func (s Span) Part(off, n int) Span {
-	if s.how != nil {
-		return s.partElsewhere(off, n)
+	if s.InBackend() {
+		return Span{s.p, n, s.off + off, inBackend}
 	}
-	return Span{b: s.b[off : off+n]}
+	return bytesAs(s.bytes()[off:off+n], s.kind)
 }
 
-// partElsewhere is Part if the memory is not accessed directly.
-func (s Span) partElsewhere(off, n int) Span {
-	if !s.InBackend() {
-		return Span{s.b[off : off+n], s.how}
-	}
-	part := *s.how
-	part.off, part.n = part.off+int64(off), n
-	return Span{nil, &part}
-}
-
-func (s Span) mayFault() bool { return s.how == asMapped }
+func (s Span) mayFault() bool { return s.kind == mapped }
 
 // InBackend reports whether the memory is a backend's. It is then written by Write, and otherwise
 // accessed by Fetch and Change.
-func (s Span) InBackend() bool { return s.how != nil && s.how.kind == inBackend }
+func (s Span) InBackend() bool { return s.kind == inBackend }
 
-// Fetch returns the memory of a backend as a span that can be read, for a response that has more
-// bytes behind the span: see verbs.QPHandle.Fetch.
-func (s Span) Fetch(more int) (Span, verbs.Fetched) {
-	b, state := s.how.h.Fetch(s.how.mr, s.how.off, s.how.n, more)
-	return Span{b, nil}, state
+// Fetch returns the memory of a backend as a span that can be read, for a response of h that has
+// more bytes behind the span: see verbs.QPHandle.Fetch.
+func (s Span) Fetch(h verbs.QPHandle, more int) (Span, verbs.Fetched) {
+	b, state := h.Fetch(s.mr(), int64(s.off), s.n, more)
+	return bytesAs(b, ordinary), state
 }
 
-// Change starts Update for a word in a backend: see verbs.QPHandle.Update.
-func (s Span) Change(f func(uint64) uint64, psn uint32) *verbs.Update {
-	return s.how.h.Update(s.how.mr, s.how.off, f, psn)
+// Change starts an Update of h for a word in a backend: see verbs.QPHandle.Update.
+func (s Span) Change(h verbs.QPHandle, u *verbs.Update, psn uint32) {
+	h.Update(u, s.mr(), int64(s.off), psn)
 }
 
 // ahead is how many bytes ahead of a copy user memory is prefetched. It is seldom in the caches.
@@ -101,48 +90,50 @@ func (s Span) Change(f func(uint64) uint64, psn uint32) *verbs.Update {
 const ahead = 4 << 10
 
 // Write copies src, of the span's length, into the span. It returns false if the memory faults; a
-// part may then be written. psn is the packet's, if there is one: if the memory is a backend's, a
-// later error names it.
-func (s Span) Write(src []byte, psn uint32) bool {
-	if s.how != nil && s.how.kind != mapped {
-		return s.writeElsewhere(src, psn)
+// part may then be written. If the memory is a backend's, src is placed for a peer's request to h:
+// see verbs.QPHandle.Place. psn is the packet's, if there is one, and a later error names it.
+func (s Span) Write(src []byte, h verbs.QPHandle, psn uint32) bool {
+	if s.kind > mapped {
+		if s.kind == inBackend {
+			h.Place(s.mr(), int64(s.off), src, verbs.PlaceRemote, psn)
+		}
+		return true
 	}
-	prefetch.Write(s.b, ahead)
-	if s.how != nil {
-		return guardedCopy(s.b, src)
-	}
-	copy(s.b, src)
-	return true
+	return s.write(src)
 }
 
-// writeElsewhere is Write if b is not the region's memory.
-func (s Span) writeElsewhere(src []byte, psn uint32) bool {
-	switch {
-	case s.how.kind == null:
-	case s.how.h == (verbs.QPHandle{}):
-		return false
-	default:
-		s.how.h.Place(s.how.mr, s.how.off, src, verbs.PlaceRemote, psn)
+// write is Write for memory that is not a backend's.
+func (s Span) write(src []byte) bool {
+	if s.kind == null {
+		return true
 	}
+	b := s.bytes()
+	prefetch.Write(b, ahead)
+	if s.kind == mapped {
+		return guardedCopy(b, src)
+	}
+	copy(b, src)
 	return true
 }
 
 // Read copies the span to the beginning of dst, and adds the copy to the CRC-32 at sum, which may
 // be nil. It returns false if the memory faults, or is a backend's.
 func (s Span) Read(dst []byte, sum *uint32) bool {
-	switch {
-	case s.InBackend():
+	if s.InBackend() {
 		return false
+	}
+	b := s.bytes()
+	switch {
 	case sum == nil && s.mayFault():
-		prefetch.Read(s.b, ahead)
-		return guardedCopy(dst, s.b)
+		prefetch.Read(b, ahead)
+		return guardedCopy(dst, b)
 	case sum == nil:
-		prefetch.Read(s.b, ahead)
-		copy(dst, s.b)
+		prefetch.Read(b, ahead)
+		copy(dst, b)
 	case s.mayFault():
-		return guardedSum(dst, s.b, sum)
+		return guardedSum(dst, b, sum)
 	default:
-		*sum = crc.IEEE.Copy(dst, s.b, *sum, ahead)
+		*sum = crc.IEEE.Copy(dst, b, *sum, ahead)
 	}
 	return true
 }
@@ -164,19 +155,19 @@ func guardedSum(dst, src []byte, sum *uint32) (ok bool) {
 // faults; a part may then be written.
 func (s Span) transfer(src Span) bool {
 	switch {
-	case s.how == nil && src.how == nil:
-		copy(s.b, src.b)
+	case s.kind|src.kind == ordinary:
+		copy(s.bytes(), src.bytes())
 	case s.InBackend() || src.InBackend():
 		return false
-	case s.how == asNull:
+	case s.kind == null:
 	case s.mayFault() || src.mayFault():
-		return guardedCopy(s.b, src.b)
+		return guardedCopy(s.bytes(), src.bytes())
 	default:
-		copy(s.b, src.b)
+		copy(s.bytes(), src.bytes())
 	}
 	return true
 }
 
 // Bytes returns the memory itself, to be read while the QP's lock is held, and under a guard
-// (verbs.BeginGuard) if it may fault.
-func (s Span) Bytes() (b []byte, mayFault bool) { return s.b, s.mayFault() }
+// (verbs.BeginGuard) if it may fault. A backend has none.
+func (s Span) Bytes() (b []byte, mayFault bool) { return s.bytes(), s.mayFault() }

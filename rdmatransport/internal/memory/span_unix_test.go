@@ -125,7 +125,7 @@ func TestBeforeMappedAccess(t *testing.T) {
 		},
 		"remote write": func(mr *verbs.MR) bool {
 			s, denial := r.RemoteIn(pd, qp, mr.RKey(), mr.Addr(), 8, verbs.AccessRemoteWrite)
-			return denial == memory.Allowed && s.Write(data, 0)
+			return denial == memory.Allowed && s.Write(data, qp, 0)
 		},
 		"atomic": func(mr *verbs.MR) bool {
 			s, denial := r.RemoteIn(pd, qp, mr.RKey(), mr.Addr(), 8, verbs.AccessRemoteAtomic)

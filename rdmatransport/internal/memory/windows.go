@@ -140,7 +140,7 @@ func (r *Regions) throughWindow(pd *verbs.PD, qp verbs.QPHandle, rkey uint32, ad
 	}
 	bytes, ok := b.mr.Bytes(b.addr+off, n)
 	if !ok {
-		return inBackendOf(b.mr, qp, b.addr+off, n)
+		return inBackendOf(b.mr, b.addr+off, n)
 	}
 	return spanOf(b.mr, bytes), Allowed
 }

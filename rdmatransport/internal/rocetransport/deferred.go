@@ -27,14 +27,33 @@ type deferred struct {
 	op   wire.Opcode
 	word wire.AtomicETH
 	need verbs.Access
-	// Of a word in a backend: it has started.
-	update *verbs.Update
+	// Of a word in a backend:
+	updating bool // it has started
+	update   verbs.Update
+}
+
+// works has deferred requests for their next use. Its New cannot refer to it.
+var works sync.Pool
+
+func newDeferred() *deferred {
+	if d, ok := works.Get().(*deferred); ok {
+		return d
+	}
+	d := new(deferred)
+	d.update.Apply = d.change
+	return d
+}
+
+// free is called when the response does not need d any more, nor does a copy of it.
+func (d *deferred) free() {
+	*d = deferred{update: verbs.Update{Apply: d.update.Apply}}
+	works.Put(d)
 }
 
 // deferWork accepts a request and defers it until its response is due.
 func (q *qp) deferWork(kind receive.Kind, d *deferred) {
 	d.pd = q.resp.pd
-	if d.update == nil {
+	if !d.updating {
 		q.resp.unstarted++
 	}
 	q.answer(receive.Response{Kind: kind, Deferred: true, Owner: d})
@@ -48,9 +67,10 @@ func (q *qp) modifyWord(kind receive.Kind, op wire.Opcode, a *wire.AtomicETH, ne
 		return q.refuse(nak, status)
 	}
 	if q.receiving.Defers() || word.InBackend() {
-		d := &deferred{op: op, word: *a, need: need}
+		d := newDeferred()
+		d.op, d.word, d.need = op, *a, need
 		if word.InBackend() && q.resp.unstarted == 0 {
-			d.update = word.Change(d.change(), q.receiving.PSN())
+			q.startUpdate(d, word, q.receiving.PSN())
 		}
 		q.deferWork(kind, d)
 		return false
@@ -87,18 +107,21 @@ func modify(word memory.Span, op wire.Opcode, a *wire.AtomicETH) (orig uint64, o
 	return 0, word.Store(a.Swap)
 }
 
-// change returns what modify does to a word.
-func (d *deferred) change() func(uint64) uint64 {
-	op, a := d.op, d.word
-	return func(v uint64) uint64 {
-		switch {
-		case op == wire.RCFetchAdd:
-			return v + a.Swap
-		case op == wire.RCCmpSwap && v != a.Compare:
-			return v
-		}
-		return a.Swap
+// startUpdate starts d on a word in a backend. The word's operation does not change any more.
+func (q *qp) startUpdate(d *deferred, word memory.Span, psn uint32) {
+	d.updating = true
+	word.Change(q.h, &d.update, psn)
+}
+
+// change does what modify does to a word.
+func (d *deferred) change(v uint64) uint64 {
+	switch {
+	case d.op == wire.RCFetchAdd:
+		return v + d.word.Swap
+	case d.op == wire.RCCmpSwap && v != d.word.Compare:
+		return v
 	}
+	return d.word.Swap
 }
 
 // executeDeferred executes the deferred request of the pending response. It returns false if the
@@ -112,7 +135,7 @@ func (q *qp) executeDeferred(r *receive.Response) bool {
 		}
 		return false
 	}
-	if d.update == nil {
+	if !d.updating {
 		q.resp.pd = d.pd
 		word, nak, status := q.word(&d.word, d.need)
 		if nak != 0 {
@@ -124,16 +147,22 @@ func (q *qp) executeDeferred(r *receive.Response) bool {
 			if !ok {
 				return q.failPending(wire.NakRemoteOperational, r.PSN, verbs.WCRemOpErr)
 			}
-			q.receiving.OnDeferredExecuted(orig)
+			q.executed(d, orig)
 			return true
 		}
-		d.update = word.Change(d.change(), r.PSN)
+		q.startUpdate(d, word, r.PSN)
 	}
 	orig, done := d.update.Result()
 	if done {
-		q.receiving.OnDeferredExecuted(orig)
+		q.executed(d, orig)
 	}
 	return done
+}
+
+// executed ends the deferred request of the pending response.
+func (q *qp) executed(d *deferred, orig uint64) {
+	q.receiving.OnDeferredExecuted(orig)
+	d.free()
 }
 
 // flushes has the FLUSHes of a device. At most maxFlushes goroutines execute them, and the others
@@ -198,9 +227,8 @@ func (f flush) execute() {
 	case err != nil:
 		q.failPending(wire.NakRemoteOperational, q.receiving.Pending().PSN, verbs.WCRemOpErr)
 	default:
-		q.receiving.OnDeferredExecuted(0)
+		q.executed(d, 0)
 		q.resp.unstarted--
-		d.file, d.bytes = nil, nil // the history keeps d for a while
 	}
 	q.sendDueAndUnlock()
 }

@@ -72,7 +72,9 @@ func (q *qp) execFlush(p *wire.Packet) bool {
 	}
 	if need&verbs.AccessFlushPersistent != 0 {
 		if mr, b := q.e.regions.File(p.RETH.RKey, what); mr != nil {
-			q.deferWork(receive.Empty, &deferred{file: mr, bytes: b})
+			d := newDeferred()
+			d.file, d.bytes = mr, b
+			q.deferWork(receive.Empty, d)
 			return false
 		}
 	}

@@ -236,7 +236,7 @@ func (q *qp) execWrite(p *wire.Packet, info wire.Info) bool {
 	if !ok {
 		return q.refuse(wire.NakRemoteAccess, r.writeStatus(verbs.WCRemAccessErr))
 	}
-	if !to.Write(p.Payload, p.PSN) {
+	if !to.Write(p.Payload, q.h, p.PSN) {
 		return q.refuse(wire.NakRemoteOperational, r.writeStatus(verbs.WCRemOpErr))
 	}
 	r.placed += n
@@ -289,7 +289,7 @@ func (q *qp) receiveRun(d *stack.Datagram, p *wire.Packet) {
 	for ; n < most; n++ {
 		b := rest[n*size:]
 		bth := [wire.BTHLen]byte(b) // a copy, because the sender may change the packet's memory
-		if !sequence.Next(&bth) || !to.Part(n*mtu, mtu).Write(b[wire.BTHLen:wire.BTHLen+mtu], wire.PSNAdd(p.PSN, uint32(n)+1)) {
+		if !sequence.Next(&bth) || !to.Part(n*mtu, mtu).Write(b[wire.BTHLen:wire.BTHLen+mtu], q.h, wire.PSNAdd(p.PSN, uint32(n)+1)) {
 			break
 		}
 	}

@@ -132,7 +132,7 @@ func (q *qp) sendResponse(r *receive.Response) bool {
 		}
 		if fetched = data.InBackend(); fetched {
 			var state verbs.Fetched
-			if data, state = data.Fetch(int(r.RETH.Length - n)); state == verbs.FetchFailed {
+			if data, state = data.Fetch(q.h, int(r.RETH.Length-n)); state == verbs.FetchFailed {
 				return q.failPending(wire.NakRemoteOperational, r.PSN, verbs.WCRemOpErr)
 			} else if state == verbs.FetchPending {
 				return false

@@ -66,7 +66,7 @@ func (r *Response) next(packets, n uint32) {
 }
 
 // executed records that the deferred request was executed.
-func (r *Response) executed(orig uint64) { r.Deferred, r.Orig = false, orig }
+func (r *Response) executed(orig uint64) { r.Deferred, r.Orig, r.Owner = false, orig, nil }
 
 // pending is the queue of responses to be sent, by PSN.
 type pending struct {
