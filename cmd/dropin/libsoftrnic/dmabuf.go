@@ -34,6 +34,11 @@ const (
 	dmabufEnd   = 1 << 2
 )
 
+// dmabufFlags are arguments of DMA_BUF_IOCTL_SYNC, which only reads them. A variable of sync would
+// be allocated for each access.
+var dmabufFlags = [...]uint64{dmabufRead: dmabufRead, dmabufWrite: dmabufWrite,
+	dmabufRead | dmabufEnd: dmabufRead | dmabufEnd, dmabufWrite | dmabufEnd: dmabufWrite | dmabufEnd}
+
 // mapDmabuf maps a part of a dma-buf. As with NVIDIA's cards, the error is EINVAL for a range
 // outside the buffer.
 func mapDmabuf(fd int, offset, length uint64, write bool) (*dmabuf, error) {
@@ -69,7 +74,7 @@ func mapDmabuf(fd int, offset, length uint64, write bool) (*dmabuf, error) {
 
 func (d *dmabuf) sync(flags uint64) error {
 	for {
-		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(d.fd), dmabufSync, uintptr(unsafe.Pointer(&flags)))
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(d.fd), dmabufSync, uintptr(unsafe.Pointer(&dmabufFlags[flags])))
 		switch errno {
 		case 0:
 			return nil
