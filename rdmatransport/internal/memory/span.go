@@ -14,7 +14,7 @@ import (
 type Span struct {
 	p    unsafe.Pointer // the first byte; in a backend the region, a *verbs.MR
 	n    int            // bytes
-	off  int            // in a backend: where in the region
+	off  int64          // in a backend: where in the region
 	kind kind
 }
 
@@ -53,7 +53,7 @@ func inBackendOf(mr *verbs.MR, addr, n uint64) (Span, Denial) {
 	if !ok {
 		return Span{}, OutOfRange
 	}
-	return Span{unsafe.Pointer(mr), int(n), int(off), inBackend}, Allowed
+	return Span{unsafe.Pointer(mr), int(n), off, inBackend}, Allowed
 }
 
 // Len returns the number of bytes.
@@ -62,7 +62,7 @@ func (s Span) Len() int { return s.n }
 // Part returns n bytes of the span, from byte off on.
 func (s Span) Part(off, n int) Span {
 	if s.InBackend() {
-		return Span{s.p, n, s.off + off, inBackend}
+		return Span{s.p, n, s.off + int64(off), inBackend}
 	}
 	return bytesAs(s.bytes()[off:off+n], s.kind)
 }
@@ -76,13 +76,13 @@ func (s Span) InBackend() bool { return s.kind == inBackend }
 // Fetch returns the memory of a backend as a span that can be read, for a response of h that has
 // more bytes behind the span: see verbs.QPHandle.Fetch.
 func (s Span) Fetch(h verbs.QPHandle, more int) (Span, verbs.Fetched) {
-	b, state := h.Fetch(s.mr(), int64(s.off), s.n, more)
+	b, state := h.Fetch(s.mr(), s.off, s.n, more)
 	return bytesAs(b, ordinary), state
 }
 
 // Change starts an Update of h for a word in a backend: see verbs.QPHandle.Update.
 func (s Span) Change(h verbs.QPHandle, u *verbs.Update, psn uint32) {
-	h.Update(u, s.mr(), int64(s.off), psn)
+	h.Update(u, s.mr(), s.off, psn)
 }
 
 // ahead is how many bytes ahead of a copy user memory is prefetched. It is seldom in the caches.
@@ -95,7 +95,7 @@ const ahead = 4 << 10
 func (s Span) Write(src []byte, h verbs.QPHandle, psn uint32) bool {
 	if s.kind > mapped {
 		if s.kind == inBackend {
-			h.Place(s.mr(), int64(s.off), src, verbs.PlaceRemote, psn)
+			h.Place(s.mr(), s.off, src, verbs.PlaceRemote, psn)
 		}
 		return true
 	}
