@@ -12,7 +12,7 @@ const maxForwarded = 4 << 20
 // adapter's queue is full, as when the network has paused it for long.
 func (h *Host) Forward(frame []byte, to *Host) bool {
 	f, n := h.f, len(frame)
-	if n < link.EthernetHeaderLen || n > f.maxFrame() || h.removed || to == h || h.port.Queued() > maxForwarded {
+	if n < link.EthernetHeaderLen || n > f.maxFrame() || h.removed || to == h || h.port.queued() > maxForwarded {
 		return false
 	}
 	p := h.shard.newPacket(n)

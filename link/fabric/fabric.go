@@ -156,6 +156,7 @@ type Fabric struct {
 	classes  [64]uint8 // by DSCP
 	strict   uint8     // classes without weights
 	hosts    []*Host
+	edges    []*Port // of switches, to each host
 	switches []*node
 	ends     int // of cables
 
@@ -168,8 +169,8 @@ type Fabric struct {
 	apart     bool    // the shards run at the same time
 	began     instant // when the window began
 	alone     agenda  // what happens between windows; see Host.Alone
-	unwound   chan unwound
-	mark      []sent // of the hosts, at the last Host.Mark
+	work      work    // in windows
+	mark      []sent  // of the hosts, at the last Host.Mark
 	closing   bool
 }
 
@@ -318,7 +319,7 @@ func (f *Fabric) Run(d time.Duration) {
 }
 
 // Next returns the time of the next event, if there is one. Until then nothing changes, unless the
-// caller changes it. Now and then there is nothing to do at that time.
+// caller changes it.
 func (f *Fabric) Next() (at time.Duration, ok bool) {
 	f.mustBeAlone("Fabric.Next")
 	if f.someRunnable() {

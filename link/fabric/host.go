@@ -184,6 +184,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 func (h *Host) receive(p *packet) {
 	h.shard.counters.Delivered++
 	if h.receiver != nil {
+		h.shard.acting = h
 		h.touched()
 		h.batch[0] = link.Frame{Data: p.frame}
 		h.receiver(h.batch[:])

@@ -66,21 +66,19 @@ type agenda struct {
 // add adds an event, and returns its number.
 func (a *agenda) add(at instant, of *origin, to handler, p *packet) uint64 {
 	order := of.next()
-	if at == never {
-		return order
+	if at != never {
+		a.put(event{at, order, to, p})
 	}
-	if a.hole {
-		a.hole = false
-		a.down(0, event{at, order, to, p})
-		return order
-	}
-	a.events = append(a.events, event{})
-	a.up(len(a.events)-1, event{at, order, to, p})
 	return order
 }
 
-// put adds an event that has its number, while none is being handled.
+// put adds an event that has its number.
 func (a *agenda) put(e event) {
+	if a.hole {
+		a.hole = false
+		a.down(0, e)
+		return
+	}
 	a.events = append(a.events, event{})
 	a.up(len(a.events)-1, e)
 }
@@ -142,6 +140,27 @@ func (a *agenda) end() {
 	}
 }
 
+// settle removes stale events from the front, so that the first one has something to do. It does
+// nothing while an event is being handled.
+func (a *agenda) settle() {
+	for !a.hole && len(a.events) > 0 {
+		e := &a.events[0]
+		t, ok := e.to.(*timer)
+		if !ok || t.isReady(e.order) {
+			return
+		}
+		stale := t.isStale(e.order)
+		t.removed(e.order)
+		a.hole = true
+		if stale {
+			a.stale--
+		} else {
+			t.add() // it was set to a later time
+		}
+		a.end()
+	}
+}
+
 // fewStale is the number of stale events that are not worth a search.
 const fewStale = 1024
 
@@ -176,17 +195,24 @@ type function func()
 func (f function) handle(*packet) { f() }
 
 // timer is a timer of a host's clock. It has one event in the agenda that is not stale, or one that
-// is early, for the time that it was set to before.
+// is early, for the time that it was set to before. When stale events are removed depends on the
+// workers, so nothing else may follow from it: the number of the event is that of the last Reset.
 type timer struct {
-	h     *Host
-	f     func()
-	due   instant // 0: not set
-	at    instant // of its event
-	order uint64  // of its event; 0: none
+	h      *Host
+	f      func()
+	due    instant // 0: not set
+	number uint64  // of the event that is due
+	at     instant // of its event
+	order  uint64  // of its event; 0: none
 }
 
 // isStale says whether an event with a number has nothing to do.
 func (t *timer) isStale(order uint64) bool { return t.order != order || t.due == 0 }
+
+// isReady says whether an event with a number is the one that is due.
+func (t *timer) isReady(order uint64) bool {
+	return t.order == order && t.due != 0 && t.number == order
+}
 
 // removed is called when an event is no longer in the agenda.
 func (t *timer) removed(order uint64) {
@@ -195,35 +221,27 @@ func (t *timer) removed(order uint64) {
 	}
 }
 
-// handle runs the function, unless the timer was stopped or set again meanwhile.
+// handle runs the function. The agenda is settled, so the timer is due.
 func (t *timer) handle(*packet) {
-	s := t.h.shard
-	stale := t.isStale(s.order)
-	t.removed(s.order)
-	switch {
-	case stale:
-		s.agenda.stale--
-	case t.due > s.now:
-		t.add()
-	default:
-		t.due = 0
-		t.h.touched()
-		t.f()
-	}
+	t.due, t.order = 0, 0
+	t.h.shard.acting = t.h
+	t.h.touched()
+	t.f()
 }
 
 // add adds the event for the time that is due.
 func (t *timer) add() {
-	t.at, t.order = t.due, t.h.shard.agenda.add(t.due, &t.h.origin, t, nil)
-	if t.due == never {
+	if t.at, t.order = t.due, t.number; t.due == never {
 		t.order = 0
+		return
 	}
+	t.h.shard.agenda.put(event{t.due, t.number, t, nil})
 }
 
 // Reset implements clock.Timer.
 func (t *timer) Reset(d time.Duration) bool {
 	set, s := t.due != 0, t.h.shard
-	t.due = max(s.now.after(max(d, 0)), 1)
+	t.due, t.number = max(s.now.after(max(d, 0)), 1), t.h.origin.next()
 	switch {
 	case t.order != 0 && t.at <= t.due: // the event will look again
 		if !set {

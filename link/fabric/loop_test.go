@@ -123,3 +123,62 @@ func TestNext(t *testing.T) {
 		t.Errorf("a process begins at %v: %t", at, there)
 	}
 }
+
+// TestNextStopped: timers that were stopped or set to a later time are no events, for Next and for a
+// Wait that fails.
+func TestNextStopped(t *testing.T) {
+	for workers := range 3 {
+		f := newFabric(t, &fabric.Config{Topology: fabric.Dumbbell(1), Workers: workers})
+		var stopped, later [2]clock.Timer
+		for i, h := range f.Hosts() {
+			stopped[i] = h.Clock().AfterFunc(time.Millisecond, func() { t.Error("a timer runs that was stopped") })
+			later[i] = h.Clock().AfterFunc(time.Millisecond, func() {})
+		}
+		for i := range f.Hosts() {
+			stopped[i].Stop()
+			later[i].Reset(time.Duration(5-i) * time.Millisecond)
+		}
+		if at, there := f.Next(); !there || at != 4*time.Millisecond {
+			t.Errorf("with %d workers, the next event is at %v: %t", workers, at, there)
+		}
+		later[0].Stop()
+		later[1].Stop()
+		if at, there := f.Next(); there {
+			t.Errorf("with %d workers, something happens at %v", workers, at)
+		}
+		f.Hosts()[0].Go(func(p *fabric.Process) { p.Until(func() bool { return false }) })
+		stopped[1].Reset(2 * time.Millisecond)
+		stopped[1].Stop()
+		if err := f.Wait(10 * time.Millisecond); err == nil || f.Now() >= time.Millisecond {
+			t.Errorf("with %d workers, Wait ends at %v: %v", workers, f.Now(), err)
+		}
+	}
+}
+
+// TestTimersOfOneInstant: timers that are due at one instant run in the order in which they were
+// set, whatever stopped timers there are: which of those are forgotten, and when, depends on the
+// workers.
+func TestTimersOfOneInstant(t *testing.T) {
+	for workers := range 3 {
+		for _, others := range []int{0, 3000} {
+			f := newFabric(t, &fabric.Config{Topology: fabric.Dumbbell(1), Workers: workers})
+			a, b := f.Hosts()[0].Clock(), f.Hosts()[1].Clock()
+			order := ""
+			runs := func(name string) func() { return func() { order += name } }
+			first, second := a.AfterFunc(10*time.Microsecond, runs("1")), a.AfterFunc(20*time.Microsecond, runs("2"))
+			first.Stop()
+			b.AfterFunc(500*time.Nanosecond, func() {
+				for range others {
+					b.AfterFunc(time.Hour, func() {}).Stop()
+				}
+			})
+			f.Run(2 * time.Microsecond)
+			first.Reset(18 * time.Microsecond) // also after 20 µs
+			a.AfterFunc(18*time.Microsecond, runs("3"))
+			second.Reset(18 * time.Microsecond)
+			if f.Run(time.Millisecond); order != "132" {
+				t.Errorf("with %d workers and %d stopped timers, timers run in the order %s", workers, others, order)
+			}
+		}
+	}
+}

@@ -25,6 +25,14 @@ type Port struct {
 	down  bool
 	cuts  uint32 // how often the cable was cut and mended
 
+	mirrors   []*Mirror
+	headroom  int        // of a switch: room above Xoff for a class
+	bitErrors float64    // probability that a bit is wrong
+	random    *rand.Rand // says which are; nil until then
+	number    int        // for its seed
+
+	_ gap // the above is read in the peer's shard too
+
 	queues  [classes]queue
 	waiting uint8        // classes with packets
 	paused  uint8        // classes that the peer has paused
@@ -36,19 +44,16 @@ type Port struct {
 	rest  uint64  // and a part of a picosecond later: so many rate-ths
 	armed bool    // an event is due then
 
-	// Of a switch: bytes stored that came in here, room above Xoff for a class, and the classes that
-	// the peer shall not send.
-	stored   [classes]int
-	headroom int
-	pausing  uint8
+	// Of a switch: bytes stored that came in here, and the classes that the peer shall not send.
+	stored  [classes]int
+	pausing uint8
 
-	mirrors  []*Mirror
 	counters PortCounters
-
-	bitErrors float64    // probability that a bit is wrong
-	random    *rand.Rand // says which are; nil until then
-	number    int        // for its seed
 }
+
+// gap is room between what processors share and what one of them changes often: otherwise both
+// are on a cache line, and each change makes the others fetch it again.
+type gap [64]byte
 
 // PortCounters count what a port has sent, and what has happened in its queues.
 type PortCounters struct {
@@ -61,11 +66,19 @@ type PortCounters struct {
 	MaxQueue       int    // most bytes in one queue
 }
 
-// Counters returns the port's counters.
-func (o *Port) Counters() PortCounters { return o.counters }
+// Counters returns the port's counters. The neighbour has a part in them.
+func (o *Port) Counters() PortCounters {
+	o.f.mustBeAlone("Port.Counters")
+	return o.counters
+}
 
 // Queued returns the bytes in the port's queues.
-func (o *Port) Queued() (n int) {
+func (o *Port) Queued() int {
+	o.f.mustBeAlone("Port.Queued")
+	return o.queued()
+}
+
+func (o *Port) queued() (n int) {
 	for c := range o.queues {
 		n += o.queues[c].bytes
 	}
@@ -251,7 +264,11 @@ func (o *Port) addAtPeer(at instant, to handler, p *packet) {
 	case s == peers:
 		s.agenda.add(at, o.of, to, p)
 	case s.f.apart && at != never:
-		s.out[peers.index] = append(s.out[peers.index], event{at, o.of.next(), to, p})
+		e := event{at, o.of.next(), to, p}
+		s.out[peers.index] = append(s.out[peers.index], e)
+		if l := (limit{at, e.order}); l.isBefore(s.soonest) {
+			s.soonest = l
+		}
 	default:
 		peers.agenda.add(at, o.of, to, p)
 	}

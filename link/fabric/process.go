@@ -55,7 +55,7 @@ func (p *Process) resume() {
 	if p.next == nil {
 		p.next, p.stop = iter.Pull(p.run)
 	}
-	s.running = p
+	s.running, s.acting = p, p.host
 	alive := false
 	defer func() { // also if next panics or ends the goroutine, because the process does
 		s.running = nil

@@ -17,6 +17,8 @@ type shard struct {
 	hosts []*Host
 	load  int // see divide
 
+	_ gap
+
 	now      instant
 	order    uint64 // number of the event that is being handled
 	place    limit  // of that event and those before it
@@ -35,11 +37,15 @@ type shard struct {
 	changed   []*Host // whose processes may go on
 	looking   bool    // wakeAll is due
 
-	out    [][]event // what happens in other shards after the window, by their indices
-	alone  []event   // what happens between windows
-	marked marked    // the last Host.Mark in the window
-	sends  uint64    // in all windows
-	limits chan limit
+	acting *Host // whose function or process has begun last
+
+	outs    [2][][]event // what happens in other shards after the window, by their indices, of two windows in turns
+	out     [][]event    // of this window
+	soonest limit        // the first place in it
+	alone   []event      // what happens between windows
+	marked  marked       // the last Host.Mark in the window
+	sends   uint64       // in all windows
+	events  uint64       // handled in the window
 }
 
 // limit is a place in the order of events, of those that come before it.
@@ -49,6 +55,8 @@ type limit struct {
 }
 
 func (e *event) within(l limit) bool { return e.at < l.at || e.at == l.at && e.order < l.order }
+
+func (l limit) isBefore(o limit) bool { return l.at < o.at || l.at == o.at && l.order < o.order }
 
 // divide makes the shards. The hosts of a switch are in its shard. Edge switches are divided in
 // their order, in which neighbours are often close. The others follow their neighbours.
@@ -79,7 +87,8 @@ func (f *Fabric) divide() {
 		n = 1
 	}
 	for i := range n {
-		f.shards = append(f.shards, &shard{f: f, index: i, live: map[*Process]struct{}{}, out: make([][]event, n)})
+		f.shards = append(f.shards, &shard{f: f, index: i, live: map[*Process]struct{}{}, soonest: limit{never, 0},
+			outs: [2][][]event{make([][]event, n), make([][]event, n)}})
 	}
 	const ofHost = 8 // its load is that of so many ports
 	done, at := 0, 0
@@ -135,6 +144,7 @@ func (f *Fabric) Lookahead() time.Duration { return time.Duration(f.lookahead / 
 
 // step handles the next event before a limit. It returns false if there is none.
 func (s *shard) step(l limit) bool {
+	s.agenda.settle()
 	if len(s.agenda.events) == 0 || !s.agenda.events[0].within(l) {
 		return false
 	}
@@ -145,6 +155,7 @@ func (s *shard) step(l limit) bool {
 	}
 	s.place = limit{e.at, max(s.place.order, e.order)} // an event may add one of this instant with a smaller number
 	s.handling = true
+	s.events++
 	e.to.handle(e.p)
 	s.handling = false
 	s.agenda.end()
@@ -200,6 +211,7 @@ func (f *Fabric) first() (of *shard, e *event) {
 		e = &f.alone.events[0]
 	}
 	for _, s := range f.shards {
+		s.agenda.settle()
 		if len(s.agenda.events) > 0 && (e == nil || s.agenda.events[0].before(e)) {
 			of, e = s, &s.agenda.events[0]
 		}

@@ -7,18 +7,23 @@ import (
 
 // node is a switch: output queues in a shared buffer.
 type node struct {
-	f      *Fabric
-	shard  *shard
 	origin origin
-	name   string
-	index  int
 	random *rand.Rand
-	salt   uint32 // of its hash, so that switches in turn choose independently
-	ports  []*Port
 	used   int // bytes of the buffer
+
+	_ gap // the below is read in other shards too
+
+	f     *Fabric
+	shard *shard
+	name  string
+	index int
+	salt  uint32 // of its hash, so that switches in turn choose independently
+	ports []*Port
 
 	sets  atomic.Pointer[[][]*Port] // of ports that are the ways to some switch; the first is empty
 	known map[string]uint16         // the index of a set, by the indices of its ports
+
+	_ gap
 }
 
 // receive forwards a packet.
@@ -39,7 +44,7 @@ func (s *node) receive(p *packet, in *Port) {
 }
 
 func (s *node) forward(p *packet, in *Port) {
-	to := s.f.hosts[p.to].port.peer
+	to := s.f.edges[p.to]
 	if to.sw != s {
 		ways := s.ways(to.sw)
 		switch n := uint32(len(ways)); {

@@ -130,6 +130,7 @@ func (f *Fabric) build(t *Topology) error {
 		h := f.newHost(i)
 		f.hosts = append(f.hosts, h)
 		f.connect(&Port{f: f, node: h.name, host: h, of: &h.origin}, s.newPort(), f.cfg.Link)
+		f.edges = append(f.edges, h.port.peer)
 	}
 	for i, c := range t.Cables {
 		a, b := byName[c.A], byName[c.B]

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"runtime"
-	"runtime/debug"
 	"sort"
 	"time"
 )
@@ -57,30 +56,27 @@ func (f *Fabric) runWindows(end instant, done func() bool) bool {
 		panic("fabric: a process or a callback runs the fabric, which runs it")
 	}
 	defer f.idle()
-	f.unwound = make(chan unwound)
 	for _, s := range f.shards {
 		s.order = 0
-		if s.index > 0 {
-			s.limits = make(chan limit)
-			defer close(s.limits)
-			go s.work(s.limits, f.unwound)
-		}
 	}
+	c := f.hire()
+	defer c.dismiss()
+	defer f.deliver()
 	for {
-		runnable := f.someRunnable()
-		s, e := f.first()
-		switch {
-		case done != nil && done():
+		if done != nil && done() {
 			return true
-		case !runnable && (e == nil || e.at > end):
-			return false
-		case !runnable && s == nil:
-			f.stepAlone()
-			continue
 		}
 		from := f.shards[0].now
-		if !runnable {
-			from = e.at
+		if !f.someRunnable() {
+			next, alone := f.next()
+			switch from = next.at; {
+			case next.at == never || next.at > end:
+				return false
+			case alone:
+				f.deliver()
+				f.stepAlone()
+				continue
+			}
 		}
 		l := limit{never, 0}
 		if from < never-f.lookahead {
@@ -92,52 +88,86 @@ func (f *Fabric) runWindows(end instant, done func() bool) bool {
 		if len(f.alone.events) > 0 && f.alone.events[0].within(l) {
 			l = limit{f.alone.events[0].at, f.alone.events[0].order}
 		}
-		f.runWindow(l)
+		f.runWindow(c, l)
 		f.setNow(l.at)
 	}
 }
 
+// next returns the place of the next event, also of those that the shards still have for each
+// other, and says whether it happens between windows.
+func (f *Fabric) next() (l limit, alone bool) {
+	l.at = never
+	if s, e := f.first(); e != nil {
+		l, alone = limit{e.at, e.order}, s == nil
+	}
+	for _, s := range f.shards {
+		if s.soonest.isBefore(l) {
+			l, alone = s.soonest, false
+		}
+	}
+	return l, alone
+}
+
 // runWindow runs the shards at the same time.
-func (f *Fabric) runWindow(l limit) {
+func (f *Fabric) runWindow(c *crew, l limit) {
 	f.window++
 	f.began, f.apart = f.shards[0].now, true
-	for _, s := range f.shards[1:] {
-		s.limits <- l
-	}
+	c.start(l)
 	whole := false
 	defer func() { // if the first shard does not run to its end, that ends the run
-		if u := f.gather(); whole {
+		u := c.wait()
+		if f.gather(); whole {
 			u.raise()
 		}
 	}()
-	f.shards[0].run(l)
+	f.shards[0].runWindow(l)
 	whole = true
 }
 
-// gather waits for the other shards, and passes on what they have for each other. It returns how
-// the first of those has ended that did not run to its end.
-func (f *Fabric) gather() (first unwound) {
-	for range f.shards[1:] {
-		if u := <-f.unwound; u.by != nil && (first.by == nil || u.shard < first.shard) {
-			first = u
+// runWindow runs the shard up to a limit. What the others have sent in the window before comes
+// first. Events have their places, so it does not matter who adds them, and when.
+func (s *shard) runWindow(l limit) {
+	window := s.f.window
+	s.collect(window - 1)
+	s.out, s.soonest = s.outs[window%2], limit{never, 0}
+	s.events = 0
+	s.run(l)
+}
+
+// collect takes over what the shards have sent to this one in a window.
+func (s *shard) collect(window uint64) {
+	for _, o := range s.f.shards {
+		events := o.outs[window%2][s.index]
+		for _, e := range events {
+			s.agenda.put(e)
 		}
+		clear(events)
+		o.outs[window%2][s.index] = events[:0]
 	}
+}
+
+// deliver does what the shards else do when the next window begins.
+func (f *Fabric) deliver() {
+	for _, s := range f.shards {
+		s.collect(f.window)
+	}
+	for _, s := range f.shards {
+		s.soonest = limit{never, 0}
+	}
+}
+
+// gather follows a window.
+func (f *Fabric) gather() {
 	f.apart = false
+	f.work.count(f.shards)
 	var last *shard
 	for _, s := range f.shards {
-		for to, events := range s.out {
-			for _, e := range events {
-				f.shards[to].agenda.put(e)
-			}
-			clear(events)
-			s.out[to] = events[:0]
-		}
 		for _, e := range s.alone {
 			f.alone.put(e)
 		}
 		clear(s.alone)
 		s.alone = s.alone[:0]
-		if m := &s.marked; m.window == f.window && (last == nil || last.marked.isBefore(m)) {
+		if m := &s.marked; m.window == f.window && (last == nil || last.marked.isBefore(m.limit)) {
 			last = s
 		}
 	}
@@ -150,7 +180,20 @@ func (f *Fabric) gather() (first unwound) {
 	f.share(func(s *shard) *pool { return &s.small })
 	f.share(func(s *shard) *pool { return &s.middle })
 	f.share(func(s *shard) *pool { return &s.large })
-	return first
+}
+
+// work counts the events of windows: all, and those of the shard with the most of each window. The
+// quotient is what any number of processors can gain.
+type work struct{ windows, events, most uint64 }
+
+func (w *work) count(shards []*shard) {
+	most := uint64(0)
+	for _, s := range shards {
+		w.events += s.events
+		most = max(most, s.events)
+	}
+	w.most += most
+	w.windows++
 }
 
 // share moves unused packets from the shard with the most to that with the fewest, if they differ
@@ -177,7 +220,6 @@ func (f *Fabric) share(of func(*shard) *pool) {
 // unwound is how a shard's window has ended: by a panic, by runtime.Goexit, as t.Fatal calls it, or
 // as it should.
 type unwound struct {
-	shard int
 	by    any // nil: it ran to its end
 	stack []byte
 }
@@ -199,25 +241,6 @@ func (u unwound) raise() {
 	default:
 		panic(by)
 	}
-}
-
-// work runs a shard in windows, and sends for each how it has ended.
-func (s *shard) work(limits <-chan limit, ended chan<- unwound) {
-	for l := range limits {
-		s.workUntil(l, ended)
-	}
-}
-
-func (s *shard) workUntil(l limit, ended chan<- unwound) {
-	u := unwound{shard: s.index, by: exited{}}
-	defer func() {
-		if r := recover(); r != nil {
-			u.by, u.stack = r, debug.Stack()
-		}
-		ended <- u
-	}()
-	s.run(l)
-	u.by = nil
 }
 
 // sent is what a host has sent.
@@ -248,10 +271,6 @@ type marked struct {
 	limit
 	window uint64
 	sends  uint64 // by the shard before it
-}
-
-func (m *marked) isBefore(o *marked) bool {
-	return m.at < o.at || m.at == o.at && m.order < o.order
 }
 
 // sentUntil returns what a host had sent when a shard was marked, in the window that has ended.

@@ -240,6 +240,8 @@ func TestWorkersUnwound(t *testing.T) {
 		panics("mine", func() { panic("mine") })
 		panics("at least 1µs", func() { h.Alone(time.Microsecond-1, func() {}) })
 		panics("see Host.Alone", func() { h.Port().SetDown(true) })
+		panics("see Host.Alone", func() { h.Port().Counters() })
+		panics("see Host.Alone", func() { other.Pause(1, true) })
 		panics("which runs it", func() { f.Run(1) })
 		h.Go(func(p *fabric.Process) {
 			p.Sleep(time.Microsecond)
