@@ -59,12 +59,14 @@ func BenchmarkPackets(b *testing.B) {
 }
 
 // BenchmarkWorkers has the real time that two workers take for a permutation, as a share of that of
-// one, side by side. The machine needs two free processors.
+// one, side by side. The machine needs two free processors. Also the events of a window, and the
+// share of the one worker's time that two take at least, because a window takes as long as the one
+// with the most events.
 func BenchmarkWorkers(b *testing.B) {
 	for _, c := range []struct {
 		name     string
 		topology fabric.Topology
-	}{{"leafspine64", fabric.LeafSpine(8, 8, 8)}, {"fattree54", fabric.FatTree(6)}} {
+	}{{"leafspine64", fabric.LeafSpine(8, 8, 8)}, {"fattree54", fabric.FatTree(6)}, {"fattree128", fabric.FatTree(8)}} {
 		b.Run(c.name, func(b *testing.B) {
 			var all [2]*fabric.Fabric
 			for i := range all {
@@ -94,7 +96,10 @@ func BenchmarkWorkers(b *testing.B) {
 			if a, b := all[0].Digest(), all[1].Digest(); a != b {
 				panic(a + " is not " + b)
 			}
+			windows, events, most := all[1].Work()
 			b.ReportMetric(took[1].Seconds()/took[0].Seconds(), "2workers/1worker")
+			b.ReportMetric(float64(events)/float64(windows), "events/window")
+			b.ReportMetric(float64(most)/float64(events), "least")
 		})
 	}
 }

@@ -114,6 +114,9 @@ type Switch struct {
 type ECN struct {
 	Min, Max int // bytes
 	P        float64
+	// AtDeparture takes the length when the packet leaves the queue, instead of when it comes. So the
+	// sender learns of it sooner, by the time in the queue.
+	AtDeparture bool
 }
 
 // PFC pauses the sender of a class (IEEE 802.1Qbb) by what is stored of the class that came in at

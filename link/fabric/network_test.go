@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -188,6 +189,35 @@ func TestECMP(t *testing.T) {
 		}
 		if least := float64(min(again[0], again[1], again[2], again[3])) / float64(again[0]+again[1]+again[2]+again[3]); least < c.least {
 			t.Errorf("%d: ways were used for %d bytes", c.ecmp, again)
+		}
+	}
+}
+
+// TestMarks: by the length of the queue at arrival the last packets of a burst are marked, and by
+// that at departure the first ones.
+func TestMarks(t *testing.T) {
+	const burst, n, size = 10, 2 * 10, 1000 + 24
+	for _, atDeparture := range []bool{false, true} {
+		f := newFabric(t, &fabric.Config{Topology: fabric.Star(3), Switch: fabric.Switch{
+			ECN: fabric.ECN{Min: 5*size - 1, Max: 5*size - 1, AtDeparture: atDeparture}}})
+		to, marks := f.Hosts()[2], ""
+		to.Attach(func(frames []link.Frame) { marks += fmt.Sprint(frames[0].Data[15] & 3) })
+		for _, h := range f.Hosts()[:2] {
+			fr := linktest.Plain(to.MAC(), h.MAC(), 1000-14, "")
+			copy(fr.Data[12:], []byte{8, 0, 0x45, 2}) // ECT(0)
+			for range burst {
+				must(h.Write([]link.Frame{fr}))(t)
+			}
+		}
+		f.Run(time.Millisecond)
+		// Two come while one leaves: before the packets that come there are 0, 0, 1, 2, 2, 3, 3, 4, 4, 5,
+		// and so on, and after those that leave 0, 2, 3, 4, 5 and so on up to 10, then 9, 8 and so on.
+		want := strings.Repeat("2", n/2-1) + strings.Repeat("3", n/2+1)
+		if atDeparture {
+			want = strings.Repeat("2", 4) + strings.Repeat("3", n/2+1) + strings.Repeat("2", n/2-5)
+		}
+		if marks != want {
+			t.Errorf("at departure: %t: ECN fields %s, want %s", atDeparture, marks, want)
 		}
 	}
 }

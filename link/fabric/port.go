@@ -73,7 +73,7 @@ func (o *Port) Counters() PortCounters {
 }
 
 // Queued returns the bytes in the port's queues.
-func (o *Port) Queued() int {
+func (o *Port) Queued() (n int) {
 	o.f.mustBeAlone("Port.Queued")
 	return o.queued()
 }
@@ -243,6 +243,9 @@ func (o *Port) transmit(p *packet) {
 		work += o.rest
 	}
 	o.busy, o.rest = now+instant(work/o.rate), work%o.rate
+	if o.sw != nil && o.f.cfg.Switch.ECN.AtDeparture {
+		o.sw.mark(p, o)
+	}
 	o.counters.Packets++
 	o.counters.Bytes += uint64(p.size)
 	for _, m := range o.mirrors {

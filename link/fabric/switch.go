@@ -86,13 +86,8 @@ func (s *node) admit(p *packet, in, to *Port) {
 		s.drop(p, to)
 		return
 	}
-	if e := &cfg.ECN; e.Max > 0 && q.bytes > e.Min {
-		if q.bytes >= e.Max || s.random.Float64() < e.P*float64(q.bytes-e.Min)/float64(e.Max-e.Min) {
-			if p.mark() {
-				to.counters.Marked++
-				s.shard.counters.Marked++
-			}
-		}
+	if !cfg.ECN.AtDeparture {
+		s.mark(p, to)
 	}
 	p.in = in.index
 	in.stored[p.class] = stored
@@ -101,6 +96,20 @@ func (s *node) admit(p *packet, in, to *Port) {
 		in.pause(p.class, true)
 	}
 	to.send(p)
+}
+
+// mark marks a packet by the length of its output queue, without the packet.
+func (s *node) mark(p *packet, to *Port) {
+	e, queued := &s.f.cfg.Switch.ECN, to.queues[p.class].bytes
+	if e.Max == 0 || queued <= e.Min {
+		return
+	}
+	if queued >= e.Max || s.random.Float64() < e.P*float64(queued-e.Min)/float64(e.Max-e.Min) {
+		if p.mark() {
+			to.counters.Marked++
+			s.shard.counters.Marked++
+		}
+	}
 }
 
 // release frees the room of a packet that leaves.

@@ -83,6 +83,8 @@ type ecnConfig struct {
 	Min size    `toml:"min"`
 	Max size    `toml:"max"`
 	P   float64 `toml:"p"`
+
+	AtDeparture bool `toml:"at_departure"`
 }
 
 type pfcConfig struct {
@@ -354,7 +356,7 @@ func (c *config) fabric() (*network.Config, error) {
 		Switch: network.Switch{Buffer: int(s.Buffer), Alpha: s.Alpha, Queue: int(s.Queue), ECMP: ecmps[s.ECMP]}}
 	copy(n.Switch.Weights[:], s.Weights)
 	if e := s.ECN; e != nil {
-		n.Switch.ECN = network.ECN{Min: int(e.Min), Max: int(e.Max), P: e.P}
+		n.Switch.ECN = network.ECN{Min: int(e.Min), Max: int(e.Max), P: e.P, AtDeparture: e.AtDeparture}
 	}
 	if p := s.PFC; p != nil {
 		n.Switch.PFC = network.PFC{Xoff: int(p.Xoff), Xon: orNone(int(p.Xon), c.given["switch.pfc.xon"]),

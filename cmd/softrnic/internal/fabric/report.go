@@ -171,6 +171,9 @@ func (c *config) describe() string {
 	}
 	if e := c.Switch.ECN; e != nil {
 		text += fmt.Sprintf("; ECN from %s to %s with %g", formatBytes(int64(e.Min)), formatBytes(int64(e.Max)), e.P)
+		if e.AtDeparture {
+			text += ", at departure"
+		}
 	}
 	if p := c.Switch.PFC; p != nil {
 		text += fmt.Sprintf("; PFC from %s on", formatBytes(int64(p.Xoff)))

@@ -1,0 +1,45 @@
+package fabric
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/softrnic/softrnic/tests/internal/gate"
+)
+
+// TestTwoWorkers has the real time and the processor time of two workers as shares of those of one:
+// whole runs of the command in turns, the least of five each. The machine must be quiet.
+func TestTwoWorkers(t *testing.T) {
+	gate.Long(t)
+	x := newExperiment(t)
+	for _, c := range []struct{ topology, workload string }{
+		{"fat-tree:k=8", "permutation:size=32MB,shift=37"},
+		{"fat-tree:k=8", "permutation:size=8MB,shift=37"},
+		{"fat-tree:k=6", "permutation:size=8MB,shift=19"},
+		{"leaf-spine:leaves=8,hosts=8,spines=8", "permutation:size=8MB,shift=9"},
+	} {
+		var real, processors [2]time.Duration
+		for range 5 {
+			for i := range 2 {
+				cmd := exec.Command(x.program, "fabric", "run", "--topology", c.topology, "--workload", c.workload, "--workers", fmt.Sprint(1+i))
+				cmd.Env = append(os.Environ(), "GOMAXPROCS=2")
+				begun := time.Now()
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Fatalf("%v: %v: %s", cmd, err, out)
+				}
+				took, used := time.Since(begun), cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime()
+				if real[i] == 0 || took < real[i] {
+					real[i] = took
+				}
+				if processors[i] == 0 || used < processors[i] {
+					processors[i] = used
+				}
+			}
+		}
+		t.Logf("result: %s, %s: two workers take %.2f of the time of one, and %.2f of its processor time", c.topology, c.workload,
+			real[1].Seconds()/real[0].Seconds(), processors[1].Seconds()/processors[0].Seconds())
+	}
+}
