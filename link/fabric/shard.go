@@ -144,7 +144,11 @@ func (f *Fabric) Lookahead() time.Duration { return time.Duration(f.lookahead / 
 
 // step handles the next event before a limit. It returns false if there is none.
 func (s *shard) step(l limit) bool {
-	s.agenda.settle()
+	if a := &s.agenda; len(a.events) > 0 {
+		if t, ok := a.events[0].to.(*timer); ok && !t.isReady(a.events[0].order) {
+			a.settle()
+		}
+	}
 	if len(s.agenda.events) == 0 || !s.agenda.events[0].within(l) {
 		return false
 	}
