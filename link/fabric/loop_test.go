@@ -124,8 +124,8 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestNextStopped: timers that were stopped or set to a later time are no events, for Next and for a
-// Wait that fails.
+// TestNextStopped: timers that were stopped or set to a later time are no events, for Next and for
+// a Wait that fails.
 func TestNextStopped(t *testing.T) {
 	for workers := range 3 {
 		f := newFabric(t, &fabric.Config{Topology: fabric.Dumbbell(1), Workers: workers})
