@@ -163,9 +163,9 @@ func (x *experiment) explain(dir string, sizes []point) string {
 
 Three things do: luck with the ways, where a packet is marked, and what its headers take.
 
-- Ways. The hashes differ, and so do the flows that share a cable. With others the mean at 30 % was 376 to 470 µs in ns-3 and 397
-  to 545 in SoftRNIC. With one spine, whose cables have 400 Gbit/s, there is no choice. With four, the table has averages over eight hashes: of other ports in
-  ns-3, and of other seeds in SoftRNIC. The first table has one hash, and so luck too.
+- Ways. The hashes differ, and so do the flows that share a cable. With others the mean at 30 % was 376 to 470 µs in ns-3, and 397 to 545
+  in SoftRNIC. With one spine, whose cables have 400 Gbit/s, there is no choice. With four, the table has averages over eight hashes: of
+  other ports in ns-3, and of other seeds in SoftRNIC. The first table has one hash, and so luck too.
 - Marks. ns-3 marks a packet that leaves a queue, by the queue that it leaves behind (SwitchNotifyDequeue). SoftRNIC marks one that comes,
   unless at_departure is set. Then a sender learns of a queue of 400 kB 32 µs later, and gets marks of a queue that is gone meanwhile.
 - Headers. A full packet takes 1072 bytes of a cable in ns-3, and 1106 in SoftRNIC, which has BTH, ICRC, preamble, FCS and the gap. The last
@@ -212,11 +212,11 @@ Three things do: luck with the ways, where a packet is marked, and what its head
 	}
 	return text + `
 Other differences between the models matter little. Alpha: ns-3 updates it each µs, by whether a CNP came in it, and SoftRNIC when it
-handles a CNP, at most each 4 µs; ns-3 first decreases 4 µs after the first CNP, and SoftRNIC at once. Increases: ns-3's third one by timer
-and those after it are of 200 Mbit/s, and SoftRNIC's of 20, as hyper increase needs the byte counter too, which never expires here. With ns-3's
-rules of both in SoftRNIC, tried once with one spine, marks at departure and faster cables, the means were 1.00 and 1.03 times ns-3's.
-With these rules, marks at departure and four spines, the means over eight hashes were 426 and 505 µs, and the medians 27 and 47. The rest
-of the difference between the medians was not examined.
+handles a CNP, at most each 4 µs; ns-3 first decreases 4 µs after the first CNP, and SoftRNIC at once. Increases: ns-3's third one by
+timer and those after it are of 200 Mbit/s, and SoftRNIC's of 20, as hyper increase needs the byte counter too, which never expires here.
+With ns-3's rules of both in SoftRNIC, tried once with one spine, marks at departure and faster cables, the means were 1.00 and 1.03 times
+ns-3's. With these rules, marks at departure and four spines, the means over eight hashes were 426 and 505 µs, and the medians 27 and 47.
+The rest of the difference between the medians was not examined.
 
 No difference: windows (there are none), CNPs (of each marked packet in ns-3, each µs in SoftRNIC, for decreases each 4 µs), the target
 rate (both keep it if nothing increased since the last decrease), limits by RED, packets of 1024 bytes, and what is counted (from the start
