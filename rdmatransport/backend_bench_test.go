@@ -34,8 +34,8 @@ func newMover(t testing.TB, transport verbs.Transport, op verbs.WROpcode, n int,
 	own, remote := region(from), region(to)
 	conn, peer := dial(from, to, transport, nil)
 	m := &mover{qp: conn.QP(), peer: peer.QP(), wcs: make([]verbs.WC, 1)}
-	m.wr = verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{own.SGE(0, n)}, RemoteAddr: remote.Addr(), RKey: remote.RKey(),
-		CompareAdd: 1, Swap: 2}
+	m.wr = verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{own.SGE(0, n)},
+		RemoteAddr: remote.Addr(), RKey: remote.RKey(), CompareAdd: 1, Swap: 2}
 	if op == verbs.Send || op == verbs.RDMAWriteWithImm {
 		m.recv = &verbs.RecvWR{SGList: []verbs.SGE{remote.SGE(0, n)}}
 	}

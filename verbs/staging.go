@@ -196,8 +196,8 @@ func (qp *QP) readsOutstanding() bool {
 }
 
 // pieces appends the parts of a request's data, and returns one of the backends. It returns none if
-// nothing is to be staged, or if the request fails because of its list. The offset of a piece of ordinary
-// memory is the index of its SGE.
+// nothing is to be staged, or if the request fails because of its list. The offset of a piece of
+// ordinary memory is the index of its SGE.
 func (qp *QP) pieces(list []piece, wr *SendWR) (_ []piece, backing *backing) {
 	if wr.Flags&SendInline != 0 || !readsMemory(wr.Opcode) || wr.fault != WCSuccess {
 		return nil, nil

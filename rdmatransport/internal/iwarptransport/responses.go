@@ -203,7 +203,7 @@ func newUpdating(h *rdmap.AtomicRequestHeader) *updating {
 	u, ok := updates.Get().(*updating)
 	if !ok {
 		u = new(updating)
-		u.Apply = u.request.Apply
+		u.Update = verbs.Update{Apply: u.request.Apply}
 	}
 	u.request = *h
 	return u
