@@ -105,6 +105,11 @@ func TestBackendAllocatesNothing(t *testing.T) {
 		t.Skip("the race detector empties sync.Pool on purpose")
 	}
 	movers(func(name string, transport verbs.Transport, op verbs.WROpcode, n int) {
+		// An iWARP WRITE completes when TCP has taken it: more and more may wait there, and TCP allocates
+		// for that, also with ordinary memory. The WRITE with immediate waits for the peer.
+		if transport == verbs.IWARP && op == verbs.RDMAWrite {
+			return
+		}
 		t.Run(name, func(t *testing.T) {
 			m := newMover(t, transport, op, n, true)
 			move := func() { ok(t, m.move(t.Context())) }
