@@ -89,9 +89,10 @@ func TestIdleQPs(t *testing.T) {
 	}
 }
 
-// An end of an idle iWARP connection takes 2 KiB in addition to its queues and the stack's TCP.
+// An end of an idle iWARP connection takes about 2 KiB in addition to its queues and the stack's
+// TCP. The measurement of TCP alone varies by more than a hundred bytes.
 func TestIdleStreamMemory(t *testing.T) {
-	most := 2048
+	most := 2048 + 256
 	if raceEnabled { // the race detector takes memory too
 		most *= 2
 	}
