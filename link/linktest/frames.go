@@ -20,6 +20,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -190,7 +191,19 @@ func Queues(t *testing.T, a, b PollingLink) {
 	}
 	f := Superframe(b.MAC(), a.MAC(), false, 2, 1040)
 	header, _ := udp(&f)
+	// A queue of the medium loses frames beyond a few hundred, and each flow may be in the same one.
+	const waiting = 16 * flows
+	deadline := time.Now().Add(20 * time.Second)
+	arrived := func(least int) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return total >= least || time.Now().After(deadline)
+	}
 	for n := range uint16(each) {
+		for !arrived(int(n)*flows - waiting) {
+			b.Poll()
+			runtime.Gosched()
+		}
 		for flow := range byte(flows) {
 			header[1] = flow // low byte of the source port
 			binary.BigEndian.PutUint16(header[8:], n)
