@@ -97,7 +97,7 @@ func TestReadsOn(t *testing.T) {
 			t.Fatal(err)
 		}
 		frame := append([]byte{0, 0, 0, 14}, "destinsourcety"...)
-		for {
+		for time.Since(began) < 3*readsOn {
 			if _, err := there.Write(frame); err != nil {
 				break
 			}

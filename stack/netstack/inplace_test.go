@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/pipe"
@@ -80,9 +81,13 @@ func TestInPlaceOrder(t *testing.T) {
 	peer.NICs()[0].Datagrams().Receive(func(*stack.Datagram) { resolved <- true })
 	p := newPath(t, h, stack.PathAttr{Src: a4, Dst: b4})
 	// The neighbour's address is known to senders only after what has waited for it is sent.
-	for !out.tried() {
+	for late := time.After(20 * time.Second); !out.tried(); {
 		send(t, h, p, 1)
-		<-resolved
+		select {
+		case <-resolved:
+		case <-late:
+			t.Fatal("the neighbour is not known")
+		}
 	}
 	out.reset()
 	s := h.NICs()[0].Datagrams().Sender()

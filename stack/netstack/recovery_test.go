@@ -106,12 +106,13 @@ func lostTail(t *testing.T) int {
 	}
 	n, err := io.CopyN(io.Discard, b, passes+tail)
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	lost := l.lost
+	l.mu.Unlock()
 	if err != nil {
-		t.Fatalf("after %d bytes, and %d lost segments: %v", n, l.lost, err)
+		t.Fatalf("after %d bytes, and %d lost segments: %v", n, lost, err)
 	}
 	if err := <-wrote; err != nil {
 		t.Error(err)
 	}
-	return l.lost
+	return lost
 }

@@ -21,8 +21,8 @@ type TCPConfig struct {
 	KeepAliveCount                   int
 	// UserTimeout is the time that TCP waits for the peer to acknowledge data, or to open a closed
 	// window. Then the connection ends with ETIMEDOUT (RFC 9293 §3.8.3). It is 1 ms or more; 0 means
-	// 10 s. gVisor measures it from the first retransmission until all sent data is acknowledged, so
-	// that a stream without a pause, over a network that loses a fifth, may end too. With a negative
+	// 10 s. gVisor measures it from the first retransmission until all sent data is acknowledged. A
+	// stream without a pause over a network that loses many packets may end too. With a negative
 	// value the number of retransmissions decides, about 15 minutes. TCP then waits for a window as
 	// long as the peer answers.
 	UserTimeout time.Duration

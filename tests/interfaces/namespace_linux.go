@@ -31,9 +31,10 @@ func Namespace(t testing.TB) {
 	t.Cleanup(func() {
 		defer outside.Close()
 		defer ns.Close()
+		// It fails if the test has given its privileges away. No other goroutine may get that thread.
 		if netns.Set(outside) == nil {
 			runtime.UnlockOSThread()
-		} // else the test has given its privileges away, and the thread stays locked: no goroutine may get it
+		}
 	})
 }
 

@@ -5,7 +5,6 @@ package interop
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -37,8 +36,7 @@ func testAccess(t *testing.T, transport verbs.Transport, rejected string) {
 		!strings.Contains(out, rejected) && (transport != verbs.IWARP || !strings.Contains(out, early)) {
 		t.Errorf("a host that is not allowed: exit status %d, %v\n%s", code, err, out)
 	}
-	_ = other.cmd.Process.Signal(os.Interrupt)
-	<-other.ended
+	other.interrupt(t)
 	if n := other.count("access_denied"); n != 1 {
 		t.Errorf("access_denied is %d, want 1:\n%s", n, other.stderr.String())
 	}

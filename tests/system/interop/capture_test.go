@@ -40,10 +40,7 @@ func tracePort(t *testing.T, p *peer.Peer) {
 	capturing := startProcess(t, n.Command(context.Background(), "dumpcap", "-q", "-B", buffer, "-i", port, "-w", file))
 	capturing.await(t, "File:")
 	t.Cleanup(func() {
-		if err := capturing.cmd.Process.Signal(os.Interrupt); err != nil {
-			t.Error(err)
-		}
-		<-capturing.ended
+		capturing.interrupt(t)
 		traced(t, file, 0)
 	})
 }

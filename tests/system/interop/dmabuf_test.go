@@ -21,7 +21,7 @@ import (
 func TestDmabuf(t *testing.T) {
 	gate.System(t)
 	p := peer.Boot(t, peer.Config{ID: 2})[0]
-	if p.Kernel.Linux.String() == "6.1" { // Debian 12 builds neither: interop-trixie and interop-sid of the long run have them
+	if !p.Kernel.Dmabufs { // interop-trixie and interop-sid of the long run have kernels with them
 		p.Run(t, "! [ -e /dev/udmabuf ] && ! [ -e /dev/dma_heap ]")
 		return
 	}
@@ -38,7 +38,7 @@ func TestDmabuf(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	var web net.Listener // Put takes minutes for so much
+	var web net.Listener // Put takes minutes for the libraries
 	if err := p.Netns.Do(func() (err error) {
 		web, err = net.Listen("tcp", net.JoinHostPort(dropinAddr.String(), "0"))
 		return err
@@ -48,8 +48,11 @@ func TestDmabuf(t *testing.T) {
 	defer web.Close()
 	go func() { _ = http.Serve(web, http.FileServer(http.Dir(dir))) }()
 	const there = "/tmp/dmabuf"
-	defer p.Run(t, "rm -r "+there)
-	p.Run(t, "mkdir "+there+" && wget -q -O - http://"+web.Addr().String()+"/dmabuf.tar.gz | tar -xz -C "+there)
+	defer p.Run(t, "rm -rf "+there)
+	fetch := "mkdir " + there + " && wget -q -O - http://" + web.Addr().String() + "/dmabuf.tar.gz | tar -xz -C " + there
+	if out, code, err := p.Exec(ctx, fetch); err != nil || code != 0 {
+		t.Fatalf("exit status %d, %v\n%s", code, err, out)
+	}
 	for _, exporter := range []string{"udmabuf", "system"} {
 		t.Run(exporter, func(t *testing.T) {
 			out, code, err := p.Exec(ctx, "cd "+there+" && "+

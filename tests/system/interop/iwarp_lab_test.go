@@ -49,9 +49,9 @@ func (p *process) await(t *testing.T, text string) {
 // endPatience is how long a program may take to end after ^C.
 const endPatience = 30 * time.Second
 
-// interrupt ends the program as ^C does, and returns how it has ended. If it does not end, the
-// test's log says where a program in Go waits.
-func (p *process) interrupt(t *testing.T) error {
+// interrupt ends the program as ^C does. If it does not end, the test's log says where a program in
+// Go waits.
+func (p *process) interrupt(t *testing.T) {
 	t.Helper()
 	name := filepath.Base(p.cmd.Path)
 	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
@@ -61,9 +61,8 @@ func (p *process) interrupt(t *testing.T) error {
 		t.Errorf("%s has not ended %v after ^C", name, endPatience)
 		_ = p.cmd.Process.Signal(syscall.SIGQUIT)
 	})
-	err := <-p.ended
+	<-p.ended
 	if !late.Stop() {
 		t.Logf("%s", tailOf(p.stderr.String(), 20000))
 	}
-	return err
 }

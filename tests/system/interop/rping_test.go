@@ -32,8 +32,8 @@ func rpingClient(ctx context.Context, p *peer.Peer, command string) (out string,
 	return out, code, err
 }
 
-// refusedRping runs a command with rping -c in a peer whose connection is refused. rping 44 does
-// not always end then, so it is killed after it has said that it has not connected.
+// refusedRping runs a command with rping -c in a peer that is not to connect. rping does not always
+// end by itself, so it is killed after it has said that it has not connected.
 func refusedRping(ctx context.Context, p *peer.Peer, command string) (out string, code int, err error) {
 	process, err := p.Start(command)
 	if err != nil {
@@ -47,7 +47,10 @@ func refusedRping(ctx context.Context, p *peer.Peer, command string) (out string
 			break
 		}
 	}
-	if code, err = process.Wait(ctx); err != nil {
+	if code, err = process.Wait(ctx); err == nil {
+		err = ctx.Err() // it was killed because of that
+	}
+	if err != nil {
 		err = fmt.Errorf("%s: %w", command, err)
 	}
 	return process.Output(), code, err

@@ -1,6 +1,6 @@
 // Programs with memory of a GPU, on libcuda.c in place of NVIDIA's driver, or on that (gpu.sh):
 //
-//	gpu ask [FILE]               asks as NCCL, UCX, perftest and NVSHMEM do, and registers as they do
+//	gpu ask [FILE]               asks as NCCL, UCX, perftest, Mooncake and NVSHMEM do, and registers as they do
 //	gpu server ADDR PORT HOW     the passive side of a transfer
 //	gpu client ADDR PORT move    moves data between GPUs and processor, and verifies it
 //	gpu client ADDR PORT busy    first moves data while a kernel occupies the default stream
@@ -129,6 +129,7 @@ static void ask(const char *peermem)
 		struct mr_init_attr attr = {.length = SIZE, .access = EVERY, .comp_mask = 1 | 4 | 8, .iova = p, .fd = fd};
 		CHECK((mr = reg_ex(pd, &attr)) && !ibv_dereg_mr(mr));
 		CHECK((mr = ibv_reg_dmabuf_mr(pd, 0, SIZE, p, fd, EVERY)) && !ibv_dereg_mr(mr));
+		CHECK((mr = ibv_reg_dmabuf_mr(pd, 4096, SIZE - 4096, p + 4096, fd, EVERY)) && !ibv_dereg_mr(mr)); // Mooncake
 		attr.fd = -1;
 		errno = 0;
 		CHECK(!reg_ex(pd, &attr) && errno == EBADF);

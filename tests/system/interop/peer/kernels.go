@@ -55,6 +55,7 @@ type Kernel struct {
 	Linux    version
 	RDMACore version
 	Traits   []Trait
+	Dmabufs  bool // it exports dma-bufs: of a memfd (udmabuf), and of the system heap
 	Newer    bool // a machine's Linux is newer than the table
 }
 
@@ -64,9 +65,9 @@ func (k Kernel) Has(t Trait) bool { return slices.Contains(k.Traits, t) }
 // kernels are in the order of their versions.
 var kernels = []Kernel{
 	{Linux: version{6, 1}, RDMACore: version{44, 0}, Traits: []Trait{RetriesEndlessly, OwnsPort, SwapsTerminate}},
-	{Linux: version{6, 12}, RDMACore: version{56, 1}, Traits: []Trait{
+	{Linux: version{6, 12}, RDMACore: version{56, 1}, Dmabufs: true, Traits: []Trait{
 		SendErrorsFlushed, RetriesEndlessly, FlushICRC, DropsPosted, OwnsPort, SwapsTerminate}},
-	{Linux: version{7, 2}, RDMACore: version{65, 0}, Traits: []Trait{
+	{Linux: version{7, 2}, RDMACore: version{65, 0}, Dmabufs: true, Traits: []Trait{
 		SendErrorsFlushed, RetriesEndlessly, FlushICRC, DropsPosted, ODPPlaces, CountsBytes, OwnsPortByNets,
 		SwapsTerminate}},
 }

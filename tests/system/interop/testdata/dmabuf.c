@@ -6,7 +6,6 @@
 // It ends with 2 if the kernel lacks the exporter, and with 1 at the first failed check.
 #define _GNU_SOURCE
 #include <fcntl.h>
-#include <linux/audit.h>
 #include <linux/dma-buf.h>
 #include <linux/dma-heap.h>
 #include <linux/filter.h>
@@ -114,6 +113,10 @@ int main(int argc, char **argv)
 	refused(fd, page, size, IOVA, EVERY, EINVAL);  // beyond the end
 	refused(fd, size, page, IOVA, EVERY, EINVAL);
 	refused(fd, 8, page, IOVA, EVERY, EINVAL);     // another position in the page
+	int dev = open("/dev/dma_heap/system", O_RDWR);
+	struct dma_heap_allocation_data read_only = {.len = size, .fd_flags = O_RDONLY | O_CLOEXEC};
+	CHECK(dev >= 0 && !ioctl(dev, DMA_HEAP_IOCTL_ALLOC, &read_only) && !close(dev));
+	refused(read_only.fd, 0, page, IOVA, EVERY, EOPNOTSUPP); // its exporter allows no mapping for that
 
 	// The second and the third page, of which the first 64 bytes are left out.
 	struct ibv_mr *mr = ibv_reg_dmabuf_mr(pd, page + 64, 2 * page - 64, IOVA + 64, fd, EVERY);
