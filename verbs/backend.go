@@ -54,7 +54,7 @@ type backing struct {
 	stager  Stager  // backend, or nil
 	length  int
 	words   sync.Mutex // makes atomics without an Updater atomic with each other
-	word    [8]byte    // of such an atomic
+	word    *[8]byte   // of such an atomic; an object of its own, as cgo checks the whole object for pointers
 }
 
 // errRegionClosed is the error of copies after the region was closed.
@@ -65,7 +65,7 @@ func (pd *PD) regBackend(attr *MRInitAttr) (*MR, error) {
 	if attr.BackendLength <= 0 {
 		return nil, Errorf(ErrInvalid, opRegister, "BackendLength %d is not positive", attr.BackendLength)
 	}
-	b := &backing{backend: attr.Backend, length: attr.BackendLength}
+	b := &backing{backend: attr.Backend, length: attr.BackendLength, word: new([8]byte)}
 	b.updater, _ = attr.Backend.(Updater)
 	b.stager, _ = attr.Backend.(Stager)
 	return pd.register(opRegister, &MR{kind: mrBackend, backing: b}, nil, attr.address(pd.dev, nil), attr.Access)
@@ -156,7 +156,7 @@ const (
 	maxPooledShift = 24 // maxStaged; longer messages are staged alone
 )
 
-// alloc returns n bytes of staging memory, at least 1, or with more capacity.
+// alloc returns n bytes of staging memory. n is at least 1, and the capacity may be larger.
 func (b *backing) alloc(n int) staging {
 	if b.stager != nil {
 		if p := b.stager.AllocStaging(n); len(p) >= n {

@@ -115,9 +115,11 @@ type fetch struct {
 }
 
 // Update is an atomic of QPHandle.Update. The QP's lock protects it. Another atomic may use it when
-// it is done.
+// it is done. One that has failed, or whose QP was closed or reset, is never done, and must not be
+// used again.
 type Update struct {
-	// Apply returns what replaces a word. It may run more than once, without the QP's lock.
+	// Apply returns what replaces a word. It must be set. It may run more than once, without the QP's
+	// lock.
 	Apply func(uint64) uint64
 	orig  uint64
 	done  bool

@@ -158,6 +158,7 @@ func (qp *QP) stageNext() bool {
 	s.ended++
 	s.end.Broadcast()
 	if s.epoch != epoch { // flushed or reset
+		clear(pieces)
 		mem.free()
 		return true
 	}
@@ -168,6 +169,7 @@ func (qp *QP) stageNext() bool {
 		}
 		data = data[p.n:]
 	}
+	clear(pieces) // it keeps no region
 	if err != nil {
 		wr.fault = WCLocProtErr
 		s.bytes -= len(mem.b)

@@ -59,9 +59,8 @@ func BenchmarkPackets(b *testing.B) {
 }
 
 // BenchmarkWorkers has the real time that two workers take for a permutation, as a share of that of
-// one, side by side. The machine needs two free processors. Also the events of a window, and the
-// share of the one worker's time that two take at least, because a window takes as long as the one
-// with the most events.
+// one, side by side. The machine needs two free processors. It also has the events of a window, and
+// the busiest worker's share of them: two workers take at least that share of one's time.
 func BenchmarkWorkers(b *testing.B) {
 	for _, c := range []struct {
 		name     string

@@ -71,7 +71,8 @@ func (o *Port) damaged(p *packet) bool {
 
 // Pause makes the host send PFC frames that stop classes, a bit for each, or let them go on. It is
 // what a host does that is slow, or faulty (a PFC storm). It goes on when its cable was cut and is
-// mended. While hosts run at the same time, only a function or a process of the host may call it.
+// mended. While hosts run at the same time, only a function or a process of the host may call it:
+// another's call is a race, which mostly panics.
 func (h *Host) Pause(classes uint8, on bool) {
 	if h.f.apart && h.shard.acting != h {
 		panic("fabric: Host.Pause of another host, while it runs: see Host.Alone")

@@ -27,7 +27,7 @@ func (f *Fabric) hire() *crew {
 	n := len(f.shards)
 	c := &crew{begin: make([]signal, n), how: make([]unwound, n)}
 	c.ended.wake = make(chan struct{}, 1)
-	if n <= runtime.GOMAXPROCS(0) {
+	if n <= min(runtime.GOMAXPROCS(0), runtime.NumCPU()) {
 		c.looks = manyLooks
 	}
 	for i, s := range f.shards[1:] {

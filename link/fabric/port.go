@@ -31,7 +31,7 @@ type Port struct {
 	random    *rand.Rand // says which are; nil until then
 	number    int        // for its seed
 
-	_ gap // the above is read in the peer's shard too
+	_ gap // the above is read in the peer's shard too, and changes seldom
 
 	queues  [classes]queue
 	waiting uint8        // classes with packets

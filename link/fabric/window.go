@@ -146,7 +146,7 @@ func (s *shard) collect(window uint64) {
 	}
 }
 
-// deliver does what the shards else do when the next window begins.
+// deliver does what the shards otherwise do when the next window begins.
 func (f *Fabric) deliver() {
 	for _, s := range f.shards {
 		s.collect(f.window)

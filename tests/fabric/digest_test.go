@@ -57,6 +57,7 @@ func TestDigests(t *testing.T) {
 			stop := func() {}
 			if run%2 == 1 {
 				stop = keepBusy()
+				t.Cleanup(stop)
 			}
 			processors := 1 + run%3
 			got := digest([]string{fmt.Sprint("GOMAXPROCS=", processors)}, append([]string{x.program}, args...)...)

@@ -161,13 +161,15 @@ func (x *experiment) explain(dir string, sizes []point) string {
 	text := `
 ## What explains the completion times
 
-Three things do: luck with the ways, where a packet is marked, and what its headers take.
+Three things explain the means: luck with the ways, where a packet is marked, and what its headers take. The runs of the second table were
+made one at a time.
 
 - Ways. The hashes differ, and so do the flows that share a cable. With others the mean at 30 % was 376 to 470 µs in ns-3, and 397 to 545
   in SoftRNIC. With one spine, whose cables have 400 Gbit/s, there is no choice. With four, the table has averages over eight hashes: of
   other ports in ns-3, and of other seeds in SoftRNIC. The first table has one hash, and so luck too.
-- Marks. ns-3 marks a packet that leaves a queue, by the queue that it leaves behind (SwitchNotifyDequeue). SoftRNIC marks one that comes,
-  unless at_departure is set. Then a sender learns of a queue of 400 kB 32 µs later, and gets marks of a queue that is gone meanwhile.
+- Marks. ns-3 marks a packet that leaves a queue, by the queue that it leaves behind (SwitchNotifyDequeue). SoftRNIC does so if at_departure
+  is set, and otherwise marks one that comes. By that a sender learns of a queue of 400 kB 32 µs later, and gets marks of a queue that is
+  gone meanwhile.
 - Headers. A full packet takes 1072 bytes of a cable in ns-3, and 1106 in SoftRNIC, which has BTH, ICRC, preamble, FCS and the gap. The last
   column has cables, and DCQCN's highest rate, that are faster by as much.
 

@@ -9,8 +9,8 @@ import (
 )
 
 // Span is memory to which access was granted, and which is accessed now. It is valid while the QP's
-// lock is held. It has four words, which the compiler keeps in registers, and points to nothing
-// that was allocated for it.
+// lock is held. On 64-bit machines it has four words, which the compiler keeps in registers. It
+// points to nothing that was allocated for it.
 type Span struct {
 	p    unsafe.Pointer // the first byte; in a backend the region, a *verbs.MR
 	n    int            // bytes
@@ -170,4 +170,9 @@ func (s Span) transfer(src Span) bool {
 
 // Bytes returns the memory itself, to be read while the QP's lock is held, and under a guard
 // (verbs.BeginGuard) if it may fault. A backend has none.
-func (s Span) Bytes() (b []byte, mayFault bool) { return s.bytes(), s.mayFault() }
+func (s Span) Bytes() (b []byte, mayFault bool) {
+	if s.InBackend() {
+		return nil, false
+	}
+	return s.bytes(), s.mayFault()
+}

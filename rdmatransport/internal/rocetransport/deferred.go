@@ -32,7 +32,8 @@ type deferred struct {
 	update   verbs.Update
 }
 
-// works has deferred requests for their next use. Its New cannot refer to it.
+// works has deferred requests for their next use. It has no New, which would refer to works itself
+// through the function change.
 var works sync.Pool
 
 func newDeferred() *deferred {

@@ -376,7 +376,11 @@ func TestZeros(t *testing.T) {
 		t.Errorf("%d packets dropped without headroom, and %d with it", none.Packets.Dropped, usual.Packets.Dropped)
 	}
 	ecn := []string{star, "--workload=incast:size=1MB", "--set=switch.ecn.max=100kB", "--set=rdma.dcqcn.enabled=true"}
-	if s := summaryOf(t, append(ecn, "--set=switch.ecn.p=0")...); s.Packets.Marked >= summaryOf(t, ecn...).Packets.Marked {
+	arrival, departure := summaryOf(t, ecn...), summaryOf(t, append(ecn, "--set=switch.ecn.at_departure=true")...)
+	if departure.Packets.Marked == 0 || departure.Digest == arrival.Digest {
+		t.Errorf("%d packets are marked at departure, with the digest of marks at arrival: %s", departure.Packets.Marked, departure.Digest)
+	}
+	if s := summaryOf(t, append(ecn, "--set=switch.ecn.p=0")...); s.Packets.Marked >= arrival.Packets.Marked {
 		t.Errorf("%d packets are marked, with a probability of 0 up to the maximum", s.Packets.Marked)
 	}
 }
