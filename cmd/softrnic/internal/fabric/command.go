@@ -7,7 +7,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"time"
 
@@ -33,7 +32,7 @@ type Run struct {
 	Seed     *int64   `help:"Seed of all random numbers. The same seed gives the same packets at the same times."`
 	Until    *string  `placeholder:"TIME" help:"Virtual time at which the run ends, if flows are left. Default: 1s."`
 
-	Workers  int           `placeholder:"N" help:"Processors to use, for workloads whose flows do not start others. The results do not depend on it. Default: all."`
+	Workers  int           `placeholder:"N" help:"Processors to use, for workloads whose flows do not start others. The results do not depend on it. Default: all with 100 hosts or more, else one."`
 	Interval time.Duration `default:"10us" placeholder:"TIME" help:"Virtual time between samples. It doubles when there are more than a million. Default: 10us."`
 	FCT      string        `name:"fct" type:"path" placeholder:"FILE" help:"Write each flow's completion time and slowdown to this file, as CSV."`
 	Queues   string        `type:"path" placeholder:"FILE" help:"Write the ports' queues and bytes over time to this file, as CSV: those that have changed."`
@@ -94,11 +93,7 @@ func (c *Run) Run(ctx context.Context, e *cli.Env) (err error) {
 	if err != nil {
 		return err
 	}
-	workers := c.Workers
-	if workers == 0 {
-		workers = min(runtime.GOMAXPROCS(0), network.MaxWorkers)
-	}
-	r, err := newRun(cfg, c.Verify, c.Interval, workers)
+	r, err := newRun(cfg, c.Verify, c.Interval, c.Workers)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -71,12 +72,20 @@ type pair struct {
 // outstanding is the least number of bytes that a lane has posted: twice the default window.
 const outstanding = 1 << 20
 
-// newRun makes the network and the nodes. The caller closes it.
+// manyHosts have enough to do in each window that two workers take less time than one: 128 hosts
+// did, 64 did not (TestTwoWorkers of tests/fabric).
+const manyHosts = 100
+
+// newRun makes the network and the nodes. The caller closes it. Without a number of workers it uses
+// all processors for many hosts.
 func newRun(cfg *config, verify bool, interval time.Duration, workers int) (*run, error) {
 	r := &run{cfg: cfg, verify: verify, pairs: map[pair]*connection{}, series: series{interval: interval}, holds: newHolds()}
 	var err error
 	if r.net, err = cfg.fabric(); err != nil {
 		return nil, err
+	}
+	if workers == 0 && len(r.net.Topology.Hosts) >= manyHosts {
+		workers = min(runtime.GOMAXPROCS(0), network.MaxWorkers)
 	}
 	if workers > 1 && cfg.independent() {
 		r.net.Workers = workers
