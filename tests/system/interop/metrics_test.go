@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -76,12 +77,16 @@ func TestPrometheus(t *testing.T) {
 // unusedPort returns an address of this machine with an unused TCP port.
 func unusedPort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		// Linux takes ports from 32768 on for connections of other programs.
+		addr := fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(10_000))
+		if l, err := net.Listen("tcp", addr); err == nil {
+			_ = l.Close()
+			return addr
+		}
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	t.Fatal("no port is unused")
+	return ""
 }
 
 func get(t *testing.T, url string) string {
