@@ -182,8 +182,8 @@ func (f *Fabric) gather() {
 	f.share(func(s *shard) *pool { return &s.large })
 }
 
-// work counts the events of windows: all, and those of the shard with the most of each window. The
-// quotient is what any number of processors can gain.
+// work counts, for benchmarks, the events of windows: all, and those of each window's busiest
+// shard. The quotient is what any number of processors can gain.
 type work struct{ windows, events, most uint64 }
 
 func (w *work) count(shards []*shard) {

@@ -88,6 +88,13 @@ func number(t *testing.T, s string) float64 {
 	return v
 }
 
+// paperDCQCN has the parameters of DCQCN's paper.
+const paperDCQCN = `rdma.dcqcn={rpg_ai_rate="40M",rpg_hai_rate="400M",rpg_min_rate="40M",rpg_time_reset="55us",rpg_byte_reset="10MB",` +
+	`rpg_threshold=5}`
+
+// percentile99 returns the value that 99 % of the sorted values do not exceed.
+func percentile99(sorted []float64) float64 { return sorted[(99*len(sorted)+99)/100-1] }
+
 // write writes a report with SOFTRNIC_REPORT=1.
 func write(t *testing.T, name, text string) {
 	t.Log("\n" + text)

@@ -35,7 +35,7 @@ bytes, 35 % up to 200 kB, 15 % up to 3 MB, evenly in each class, and the sources
 	lossless := []string{"switch.pfc={xoff=\"220kB\",headroom=\"40kB\"}"}
 	lossy := []string{"switch.queue=240kB"}
 	dcqcn := []string{"switch.ecn={min=\"5kB\",max=\"200kB\",p=0.01}",
-		`rdma.dcqcn={rpg_ai_rate="40M",rpg_hai_rate="400M",rpg_min_rate="40M",rpg_time_reset="55us",rpg_byte_reset="10MB",rpg_threshold=5}`}
+		paperDCQCN}
 	for _, cc := range []struct {
 		name string
 		set  []string
@@ -69,7 +69,7 @@ bytes, 35 % up to 200 kB, 15 % up to 3 MB, evenly in each class, and the sources
 				}
 				slices.Sort(times)
 				n := len(times)
-				for j, v := range []float64{slowdown / float64(n), sum / float64(n), times[(99*n+99)/100-1]} {
+				for j, v := range []float64{slowdown / float64(n), sum / float64(n), percentile99(times)} {
 					got[j] += v / seeds
 				}
 				dropped, pauses, sent = dropped+r.Packets.Dropped, pauses+r.Packets.Pauses, sent+r.Packets.Sent

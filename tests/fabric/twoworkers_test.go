@@ -11,7 +11,8 @@ import (
 )
 
 // TestTwoWorkers has the real time and the processor time of two workers as shares of those of one:
-// whole runs of the command in turns, the least of five each. The machine must be quiet.
+// whole runs of the command in turns, the least of five each. The machine must be quiet. All runs
+// have one digest.
 func TestTwoWorkers(t *testing.T) {
 	gate.Long(t)
 	x := newExperiment(t)
@@ -22,13 +23,19 @@ func TestTwoWorkers(t *testing.T) {
 		{"leaf-spine:leaves=8,hosts=8,spines=8", "permutation:size=8MB,shift=9"},
 	} {
 		var real, processors [2]time.Duration
+		digest := ""
 		for range 5 {
 			for i := range 2 {
-				cmd := exec.Command(x.program, "fabric", "run", "--topology", c.topology, "--workload", c.workload, "--workers", fmt.Sprint(1+i))
+				cmd := exec.Command(x.program, "fabric", "run", "--topology", c.topology, "--workload", c.workload, "--digest",
+					"--workers", fmt.Sprint(1+i))
 				cmd.Env = append(os.Environ(), "GOMAXPROCS=2")
 				begun := time.Now()
-				if out, err := cmd.CombinedOutput(); err != nil {
-					t.Fatalf("%v: %v: %s", cmd, err, out)
+				out, err := cmd.Output()
+				if digest == "" {
+					digest = string(out)
+				}
+				if err != nil || string(out) != digest {
+					t.Fatalf("%v: %v: digest %s, want %s", cmd, err, out, digest)
 				}
 				took, used := time.Since(begun), cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime()
 				if real[i] == 0 || took < real[i] {

@@ -1,6 +1,6 @@
 // Programs with memory of a GPU, on libcuda.c in place of NVIDIA's driver, or on that (gpu.sh):
 //
-//	gpu ask [FILE]               asks as NCCL, UCX, perftest, Mooncake and NVSHMEM do, and registers as they do
+//	gpu ask [FILE]               asks and registers as NCCL, UCX, perftest, Mooncake and NVSHMEM do
 //	gpu server ADDR PORT HOW     the passive side of a transfer
 //	gpu client ADDR PORT move    moves data between GPUs and processor, and verifies it
 //	gpu client ADDR PORT busy    first moves data while a kernel occupies the default stream
