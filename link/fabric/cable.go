@@ -62,7 +62,7 @@ func atLeastOne(probability float64, n int) float64 {
 // damaged says whether a frame on the cable has a wrong bit. Then it is lost.
 func (o *Port) damaged(p *packet) bool {
 	const around = 20 // preamble and gap, in p.size
-	if o.bitErrors == 0 || o.random.Float64() >= atLeastOne(o.bitErrors, 8*(p.size-around)) {
+	if o.bitErrors == 0 || o.random.Float64() >= atLeastOne(o.bitErrors, 8*int(p.size-around)) {
 		return false
 	}
 	o.lose(p)

@@ -18,9 +18,10 @@ type crew struct {
 	how     []unwound // by shard
 }
 
-// manyLooks is how often a goroutine looks before it sleeps. They take about as long as it takes to
-// sleep and to be woken.
-const manyLooks = 1 << 15
+// manyLooks is how often a goroutine looks before it sleeps. They take longer than windows of
+// hundreds of hosts differ. Who sleeps loses more than the time until it is woken: another program
+// gets its processor, and that program's data its caches.
+const manyLooks = 1 << 20
 
 // hire starts the goroutines.
 func (f *Fabric) hire() *crew {

@@ -171,7 +171,7 @@ type Fabric struct {
 	window    uint64  // number of the window
 	apart     bool    // the shards run at the same time
 	began     instant // when the window began
-	alone     agenda  // what happens between windows; see Host.Alone
+	alone     heap    // what happens between windows; see Host.Alone
 	work      work    // in windows
 	mark      []sent  // of the hosts, at the last Host.Mark
 	closing   bool

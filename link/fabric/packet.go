@@ -6,22 +6,30 @@ import (
 	"github.com/softrnic/softrnic/link/checksum"
 )
 
-// packet is a frame on its way.
+// packet is a frame on its way. It is a cache line.
 type packet struct {
 	next  *packet // in its queue
-	frame []byte
-	size  int    // bytes of the wire that it takes
-	to    int32  // index of its host; -1: all but the sender
-	from  int32  // index of the sender
-	in    int32  // index of the port at which it came into the switch that holds it; -1: none
-	cuts  uint32 // of its cable, when it was sent
-	class uint8  // 0 to 7
-	first bool   // the adapter sends it before data: acknowledgements and the like
-	ip    int8   // version of IP, or 0
-	hash  uint32 // of the flow, for ECMP
-	flow  uint64 // QP and class that the adapter takes turns by
-	room  []byte
+	frame []byte  // its capacity is that of the pool, see newPacket
+	flow  uint64  // QP and class that the adapter takes turns by
+	hash  uint32  // of the flow, for ECMP
+	size  int32   // bytes of the wire that it takes
+	to    int32   // index of its host; -1: all but the sender
+	from  int32   // index of the sender
+	in    int32   // index of the port at which it came into the switch that holds it; -1: none
+	cuts  uint16  // of its cable, when it was sent
+	class uint8   // 0 to 7
+	kind  kind
 }
+
+// kind is what the headers of a packet say: the version of IP, or 0, and flags.
+type kind uint8
+
+const (
+	ofIPv4 kind = 4
+	ofIPv6 kind = 6
+	ofIP   kind = 7
+	first  kind = 8 // the adapter sends it before data: acknowledgements and the like
+)
 
 const (
 	// overhead is what a frame takes on the wire besides its bytes (IEEE 802.3): preamble, FCS, gap.
@@ -51,15 +59,15 @@ func (s *shard) newPacket(n int) (p *packet) {
 	if last := len(*pool) - 1; last >= 0 {
 		p, *pool = (*pool)[last], (*pool)[:last]
 	} else {
-		p = &packet{room: make([]byte, room)}
+		p = &packet{frame: make([]byte, room)}
 	}
-	*p = packet{room: p.room, frame: p.room[:n], size: max(n, minFrame) + overhead, in: -1}
+	*p = packet{frame: p.frame[:n], size: int32(max(n, minFrame) + overhead), in: -1}
 	return p
 }
 
 func (s *shard) free(p *packet) {
 	pool := &s.large
-	switch len(p.room) {
+	switch cap(p.frame) {
 	case smallRoom:
 		pool = &s.small
 	case middleRoom:
@@ -72,7 +80,7 @@ func (s *shard) free(p *packet) {
 func (s *shard) copyOf(p *packet) *packet {
 	c := s.newPacket(len(p.frame))
 	copy(c.frame, p.frame)
-	c.size, c.to, c.from, c.class, c.first, c.ip, c.hash, c.flow = p.size, p.to, p.from, p.class, p.first, p.ip, p.hash, p.flow
+	c.size, c.to, c.from, c.class, c.kind, c.hash, c.flow = p.size, p.to, p.from, p.class, p.kind, p.hash, p.flow
 	return c
 }
 
@@ -105,14 +113,14 @@ func (f *Fabric) describe(p *packet) {
 	b, ports := p.frame, 0
 	switch kind := binary.BigEndian.Uint16(b[12:]); {
 	case kind == 0x0800 && len(b) >= 14+20 && b[14] == 0x45:
-		p.ip, p.class = 4, f.classes[b[15]>>2]
+		p.kind, p.class = ofIPv4, f.classes[b[15]>>2]
 		p.hash = mix(binary.BigEndian.Uint32(b[26:])) ^ binary.BigEndian.Uint32(b[30:])
 		if (b[23] == 6 || b[23] == 17) && (b[20]&0x3f)|b[21] == 0 {
 			ports = 14 + 20
 		}
 		p.flow = uint64(b[23])
 	case kind == 0x86dd && len(b) >= 14+40:
-		p.ip, p.class = 6, f.classes[(b[14]<<4|b[15]>>4)>>2]
+		p.kind, p.class = ofIPv6, f.classes[(b[14]<<4|b[15]>>4)>>2]
 		for i := 22; i < 54; i += 4 {
 			p.hash = mix(p.hash) ^ binary.BigEndian.Uint32(b[i:])
 		}
@@ -123,7 +131,7 @@ func (f *Fabric) describe(p *packet) {
 	case kind == 0x8100 && len(b) >= 16:
 		p.class = b[14] >> 5 // the priority of the tag
 	default:
-		p.first = true // ARP
+		p.kind = first // ARP
 	}
 	p.flow |= uint64(p.class)<<56 | uint64(uint32(p.to)&0xffffff)<<32
 	if ports == 0 || len(b) < ports+8 {
@@ -136,7 +144,9 @@ func (f *Fabric) describe(p *packet) {
 		return
 	}
 	qpn := binary.BigEndian.Uint32(b[bth+4:]) & 0xffffff
-	p.first = b[bth] == opAcknowledge || b[bth] == opCNP || b[bth] == opAtomicAcknowledge
+	if b[bth] == opAcknowledge || b[bth] == opCNP || b[bth] == opAtomicAcknowledge {
+		p.kind |= first
+	}
 	p.flow = p.flow&^0xff | uint64(qpn)<<8
 	if f.cfg.Switch.ECMP == HashQP {
 		p.hash = mix(p.hash) ^ qpn
@@ -162,14 +172,14 @@ func mix(h uint32) uint32 {
 // mark sets Congestion Experienced (RFC 3168) if the packet's transport knows ECN. It returns false
 // if not, or if an earlier switch has set it.
 func (p *packet) mark() bool {
-	switch p.ip {
-	case 4:
+	switch p.kind & ofIP {
+	case ofIPv4:
 		if ecn := p.frame[15] & 3; ecn == 0 || ecn == 3 {
 			return false
 		}
 		p.frame[15] |= 3
 		checksum.PutIPv4(p.frame[14 : 14+20])
-	case 6:
+	case ofIPv6:
 		if ecn := p.frame[15] >> 4 & 3; ecn == 0 || ecn == 3 {
 			return false
 		}
@@ -194,7 +204,7 @@ func (q *fifo) push(p *packet) {
 		q.tail.next = p
 	}
 	q.tail = p
-	q.bytes += p.size
+	q.bytes += int(p.size)
 }
 
 func (q *fifo) pop() *packet {
@@ -202,6 +212,6 @@ func (q *fifo) pop() *packet {
 	if q.head = p.next; q.head == nil {
 		q.tail = nil
 	}
-	q.bytes -= p.size
+	q.bytes -= int(p.size)
 	return p
 }

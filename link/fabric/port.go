@@ -23,7 +23,7 @@ type Port struct {
 	rate  uint64 // bit/s
 	delay instant
 	down  bool
-	cuts  uint32 // how often the cable was cut and mended
+	cuts  uint16 // how often the cable was cut and mended
 
 	mirrors   []*Mirror
 	headroom  int        // of a switch: room above Xoff for a class
@@ -101,11 +101,11 @@ type flow struct {
 }
 
 func (q *queue) push(p *packet, h *Host) {
-	q.bytes += p.size
+	q.bytes += int(p.size)
 	switch {
 	case h == nil:
 		q.data.push(p)
-	case p.first:
+	case p.kind&first != 0:
 		q.first.push(p)
 	default:
 		fl := h.flows[p.flow]
@@ -159,7 +159,7 @@ func (q *queue) pop(h *Host) (p *packet) {
 	default:
 		p = q.data.pop()
 	}
-	q.bytes -= p.size
+	q.bytes -= int(p.size)
 	return p
 }
 
@@ -215,7 +215,7 @@ func (o *Port) choose() (class int, ok bool) {
 	}
 	for {
 		if c := o.turn; ready>>c&1 != 0 {
-			if size := o.queues[c].head().size; size <= o.credit {
+			if size := int(o.queues[c].head().size); size <= o.credit {
 				o.credit -= size
 				return c, true
 			}

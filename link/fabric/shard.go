@@ -109,6 +109,20 @@ func (f *Fabric) divide() {
 		h.port.shard = h.shard
 		h.shard.hosts = append(h.shard.hosts, h)
 	}
+	f.newAgendas()
+}
+
+// newAgendas makes the agendas of the shards, for cables that are busy: a packet of 1 KiB is two
+// events.
+func (f *Fabric) newAgendas() {
+	rates, within := make([]float64, len(f.shards)), instant(0)
+	for _, p := range f.Ports() {
+		rates[p.shard.index] += float64(p.rate) / 8 / 1024 * 2
+		within = max(within, p.takes(f.maxFrame())+p.delay)
+	}
+	for i, s := range f.shards {
+		s.agenda = newAgenda(rates[i], within)
+	}
 }
 
 func (s *node) join(to *shard) {
@@ -144,15 +158,11 @@ func (f *Fabric) Lookahead() time.Duration { return time.Duration(f.lookahead / 
 
 // step handles the next event before a limit. It returns false if there is none.
 func (s *shard) step(l limit) bool {
-	if a := &s.agenda; len(a.events) > 0 {
-		if t, ok := a.events[0].to.(*timer); ok && !t.isReady(a.events[0].order) {
-			a.settle()
-		}
-	}
-	if len(s.agenda.events) == 0 || !s.agenda.events[0].within(l) {
+	next := s.agenda.first()
+	if next == nil || !next.within(l) {
 		return false
 	}
-	e := s.agenda.begin()
+	e := s.agenda.soon.begin()
 	s.now, s.order = e.at, e.order
 	if e.at != s.place.at {
 		s.place.order = 0
@@ -162,7 +172,7 @@ func (s *shard) step(l limit) bool {
 	s.events++
 	e.to.handle(e.p)
 	s.handling = false
-	s.agenda.end()
+	s.agenda.soon.end()
 	return true
 }
 
@@ -193,7 +203,7 @@ func (f *Fabric) mustBeAlone(method string) {
 func (f *Fabric) idle() {
 	for _, s := range f.shards {
 		s.handling = false
-		s.agenda.end()
+		s.agenda.soon.end()
 	}
 	f.alone.end()
 }
@@ -215,9 +225,8 @@ func (f *Fabric) first() (of *shard, e *event) {
 		e = &f.alone.events[0]
 	}
 	for _, s := range f.shards {
-		s.agenda.settle()
-		if len(s.agenda.events) > 0 && (e == nil || s.agenda.events[0].before(e)) {
-			of, e = s, &s.agenda.events[0]
+		if next := s.agenda.first(); next != nil && (e == nil || next.before(e)) {
+			of, e = s, next
 		}
 	}
 	return of, e

@@ -77,12 +77,13 @@ func (s *node) admit(p *packet, in, to *Port) {
 	cfg := &s.f.cfg.Switch
 	q := &to.queues[p.class]
 	lossless := cfg.PFC.Classes>>p.class&1 != 0
-	stored := in.stored[p.class] + p.size
+	size := int(p.size)
+	stored := in.stored[p.class] + size
 	switch {
 	case lossless && stored > cfg.PFC.Xoff+in.headroom,
-		!lossless && cfg.Queue > 0 && q.bytes+p.size > cfg.Queue,
-		!lossless && cfg.Buffer > 0 && q.bytes+p.size > int(cfg.Alpha*float64(cfg.Buffer-s.used)),
-		cfg.Buffer > 0 && s.used+p.size > cfg.Buffer:
+		!lossless && cfg.Queue > 0 && q.bytes+size > cfg.Queue,
+		!lossless && cfg.Buffer > 0 && q.bytes+size > int(cfg.Alpha*float64(cfg.Buffer-s.used)),
+		cfg.Buffer > 0 && s.used+size > cfg.Buffer:
 		s.drop(p, to)
 		return
 	}
@@ -91,7 +92,7 @@ func (s *node) admit(p *packet, in, to *Port) {
 	}
 	p.in = in.index
 	in.stored[p.class] = stored
-	s.used += p.size
+	s.used += size
 	if lossless && stored > cfg.PFC.Xoff {
 		in.pause(p.class, true)
 	}
@@ -114,9 +115,9 @@ func (s *node) mark(p *packet, to *Port) {
 
 // release frees the room of a packet that leaves.
 func (s *node) release(p *packet) {
-	in := s.ports[p.in]
-	in.stored[p.class] -= p.size
-	s.used -= p.size
+	in, size := s.ports[p.in], int(p.size)
+	in.stored[p.class] -= size
+	s.used -= size
 	if in.pausing>>p.class&1 != 0 && in.stored[p.class] <= s.f.cfg.Switch.PFC.Xon {
 		in.pause(p.class, false)
 	}

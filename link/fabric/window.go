@@ -29,7 +29,9 @@ func (h *Host) Alone(d time.Duration, f func()) {
 	case fabric.lookahead == 0:
 		s.agenda.add(at, &h.origin, do, nil)
 	case !fabric.apart:
-		fabric.alone.add(at, &h.origin, do, nil)
+		if order := h.origin.next(); at != never {
+			fabric.alone.put(event{at, order, do, nil})
+		}
 	case d < fabric.Lookahead():
 		panic(fmt.Sprintf("fabric: Host.Alone(%v): other hosts run, and it must be at least %v", d, fabric.Lookahead()))
 	case at != never:

@@ -41,6 +41,7 @@ type Host struct {
 	watch    atomic.Pointer[func(stack.Change)]
 	counters counters
 	loop     loop
+	spare    atomic.Pointer[stack.Datagram] // not in use
 }
 
 var (
@@ -194,41 +195,46 @@ func (h *Host) receive(frames []link.Frame) {
 
 // pass passes the datagram of a frame to the receiver, if it has one for the host.
 func (h *Host) pass(b []byte, looped bool) {
-	d, ok := h.parse(b)
-	if !ok {
+	d := h.spare.Swap(nil)
+	if d == nil {
+		d = new(stack.Datagram)
+	}
+	defer h.spare.Store(d)
+	if !h.parse(b, d) {
 		return
 	}
 	d.Looped = looped
 	h.counters.received.add(len(b))
 	if f := h.receiver.Load(); f != nil {
-		(*f)(&d)
+		(*f)(d)
 	} else {
 		h.counters.dropped.Add(1)
 	}
 }
 
-// parse returns the datagram of a frame. ok is false if it is none for the host.
-func (h *Host) parse(b []byte) (d stack.Datagram, ok bool) {
+// parse sets d to the datagram of a frame. It returns false if that is none for the host.
+func (h *Host) parse(b []byte, d *stack.Datagram) bool {
 	if len(b) < headers || [6]byte(b) != h.mac {
-		return d, false
+		return false
 	}
 	ip := b[ethLen:]
 	if isUDP := b[12] == 8 && b[13] == 0 && ip[0] == 0x45 && ip[9] == 17; !isUDP {
-		return d, false
+		return false
 	}
 	isFragment := ip[6]&0x3f|ip[7] != 0
 	total, length := int(binary.BigEndian.Uint16(ip[2:])), int(binary.BigEndian.Uint16(ip[ipLen+4:]))
 	switch {
 	case binary.BigEndian.Uint16(ip[ipLen+2:]) != stack.RoCEPort || netip.AddrFrom4([4]byte(ip[16:])) != h.cfg.Addr:
-		return d, false
+		return false
 	case total > len(ip) || total != ipLen+length || length < udpLen, isFragment, checksum.Sum(ip[:ipLen], 0) != 0xffff:
 		h.counters.malformed.Add(1)
-		return d, false
+		return false
 	}
 	payload := ip[ipLen+udpLen : total]
-	return stack.Datagram{
+	*d = stack.Datagram{
 		Src: netip.AddrFrom4([4]byte(ip[12:])), Dst: h.cfg.Addr, SrcPort: binary.BigEndian.Uint16(ip[ipLen:]),
 		TrafficClass: ip[1], HopLimit: ip[8], Via: [6]byte(b[6:]),
 		Header: ip[: ipLen+udpLen : ipLen+udpLen], Payload: payload, SegmentSize: len(payload),
-	}, true
+	}
+	return true
 }
