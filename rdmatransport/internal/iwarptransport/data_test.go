@@ -350,16 +350,18 @@ func TestZeroLength(t *testing.T) {
 // Every header field of every sent message.
 func TestWireFormat(t *testing.T) {
 	for _, mss := range []int{536, 1460, 8960} {
-		for _, markers := range []bool{false, true} {
-			bubble(t, &network{mss: mss}, 1<<16, func(t *testing.T, d *node) {
+		for kind := range 4 {
+			markers, offloaded := kind&1 != 0, kind&2 != 0
+			bubble(t, &network{mss: mss, offloaded: offloaded}, 1<<18, func(t *testing.T, d *node) {
+				const size = 100_000 // more than a piece of a stream that is offloaded
 				f := reply()
 				f.Markers = markers
 				s := d.dial(f)
 				p := s.p
-				data := pattern(1, 20_000)
+				data := pattern(1, size)
 				copy(d.buf, data)
 				mulpdu := mpa.Config{Markers: markers}.MaxULPDU(mss)
-				sge := []verbs.SGE{d.mr.SGE(0, len(data))}
+				sge := []verbs.SGE{d.mr.SGE(0, 1), d.mr.SGE(1, 30_001), d.mr.SGE(30_002, len(data)-30_002)}
 				const stag, to = 0x11223344, 0x8899aabbccddeeff
 
 				tagged := func(op rdmap.Opcode, stag uint32, to uint64) {
@@ -422,19 +424,19 @@ func TestWireFormat(t *testing.T) {
 				h, err := rdmap.ParseReadRequest(m.payload)
 				must(t, err)
 				want := ddp.Untagged{Last: true, RsvdULP: rdmap.ReadRequest.Control(), QN: 1, MSN: 1}
-				if m.untagged != want || h.Size != 20_000 || h.SourceSTag != stag || h.SourceTO != to {
+				if m.untagged != want || h.Size != size || h.SourceSTag != stag || h.SourceTO != to {
 					t.Errorf("%+v, %+v", m.untagged, h)
 				}
 				if h.SinkSTag == d.mr.RKey() || h.SinkSTag == d.mr.LKey() {
 					t.Error("the sink's STag is a key of the region")
 				}
-				p.segments(rdmap.ReadResponse, ddp.Untagged{}, h.SinkSTag, h.SinkTO, pattern(2, 20_000), 900)
-				if wcs := s.wcs(d.scq); len(wcs) != 1 || wcs[0].WRID != 9 || !bytes.Equal(d.buf[:20_000], pattern(2, 20_000)) {
+				p.segments(rdmap.ReadResponse, ddp.Untagged{}, h.SinkSTag, h.SinkTO, pattern(2, size), 900)
+				if wcs := s.wcs(d.scq); len(wcs) != 1 || wcs[0].WRID != 9 || !bytes.Equal(d.buf[:size], pattern(2, size)) {
 					t.Errorf("READ: %+v", wcs)
 				}
-				data = pattern(2, 20_000)
+				data = pattern(2, size)
 				p.send(p.readRequest(rdmap.ReadRequestHeader{
-					SinkSTag: 0x01020304, SinkTO: 0xfffffffffffff000, Size: 20_000, SourceSTag: d.mr.RKey(), SourceTO: d.mr.Addr(),
+					SinkSTag: 0x01020304, SinkTO: 0xfffffffffffff000, Size: size, SourceSTag: d.mr.RKey(), SourceTO: d.mr.Addr(),
 				}))
 				tagged(rdmap.ReadResponse, 0x01020304, 0xfffffffffffff000)
 

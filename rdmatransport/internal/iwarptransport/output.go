@@ -8,6 +8,7 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/softrnic/softrnic/rdmatransport/ddp"
 	"github.com/softrnic/softrnic/stack"
 )
 
@@ -85,13 +86,15 @@ func (q *qp) send() bool {
 func (q *qp) sendSegment() (ok bool, err error) {
 	s, c := &q.sending, q.conn
 	defer s.segment.release()
-	size := c.framer.Size(s.segment.ulpdu())
+	size := s.segment.size(&c.framer)
 	if s.output.n > 0 && int(s.output.n)+size > c.piece {
 		if ok, err = q.sendCoalesced(); !ok {
 			return ok, err
 		}
 	}
-	if size <= smallFPDU && size < c.piece && q.moreBehind() {
+	// A run that fills the piece needs no other copy.
+	small := size <= smallFPDU && size < c.piece || s.segment.step > 0
+	if small && !s.segment.fillsPiece() && q.moreBehind() {
 		if !s.segment.encodeFPDU(&c.framer, s.output.extend(size)) {
 			s.output.retract(size)
 			return false, stack.ErrNotFilled
@@ -150,4 +153,25 @@ func (q *qp) maxULPDU() int {
 		return left
 	}
 	return c.mulpdu
+}
+
+// cut cuts the next segment of a message of size bytes at offset off: n bytes of payload. If only
+// segments of this message are to be sent, it is a run of as many segments as the piece has room
+// for. step is then the payload of each but the last. The pieces of the stream are the same.
+func (q *qp) cut(size, off uint32, headerLen int, only bool) (n, step int, last bool) {
+	n, last = ddp.Segment(size, off, headerLen, q.maxULPDU())
+	c := q.conn
+	if last || !only || c.framer.Markers || c.mulpdu > smallFPDU {
+		return n, 0, last
+	}
+	room, fpdu, left := c.piece-int(q.sending.output.n), c.framer.Size(c.mulpdu), int(size-off)
+	full := room / fpdu
+	bytes := min(full*n, left)
+	if rest := left - bytes; rest <= n && c.framer.Size(headerLen+rest) <= room-full*fpdu {
+		bytes = left
+	}
+	if bytes <= n {
+		return n, 0, false
+	}
+	return bytes, n, bytes == left
 }

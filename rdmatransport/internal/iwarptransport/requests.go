@@ -128,7 +128,7 @@ func (q *qp) sendSend(wr *verbs.PostedSend) bool {
 		op = rdmap.SendSE
 	}
 	off := s.cursor.off
-	n, last := ddp.Segment(uint32(wr.Length()), uint32(off), ddp.UntaggedLen, q.maxULPDU())
+	n, step, last := q.cut(uint32(wr.Length()), uint32(off), ddp.UntaggedLen, s.responses.n == 0)
 	h := ddp.Untagged{
 		Last: last, RsvdULP: op.Control(), QN: rdmap.QueueSend, MSN: s.numbers.next(rdmap.QueueSend), MO: uint32(off),
 	}
@@ -136,6 +136,7 @@ func (q *qp) sendSend(wr *verbs.PostedSend) bool {
 		h.Invalidate = wr.InvalidateRKey
 	}
 	s.segment.untagged(&h)
+	s.segment.run(step)
 	if !q.sendPayload(wr, n) {
 		return false
 	}
@@ -155,8 +156,9 @@ func (q *qp) sendWrite(wr *verbs.PostedSend) bool {
 		return false
 	}
 	off := s.cursor.off
-	n, last := ddp.Segment(uint32(wr.Length()), uint32(off), ddp.TaggedLen, q.maxULPDU())
+	n, step, last := q.cut(uint32(wr.Length()), uint32(off), ddp.TaggedLen, s.responses.n == 0)
 	s.segment.tagged(&ddp.Tagged{Last: last, RsvdULP: rdmap.Write.Control(), STag: wr.RKey, TO: wr.RemoteAddr + off})
+	s.segment.run(step)
 	if wr.Opcode == verbs.RDMAWriteWithImm {
 		s.segment.beforeImmediate()
 	}

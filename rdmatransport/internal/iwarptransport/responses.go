@@ -117,9 +117,13 @@ func (q *qp) sendResponse() bool {
 	if q.inWrite() || !q.h.Arrived(w.placed) {
 		return false
 	}
-	n, last := ddp.Segment(w.read.Size, 0, ddp.TaggedLen, q.maxULPDU())
-	// The source is looked up for every segment, so that memory is not sent after its deregistration.
+	n, step, last := q.cut(w.read.Size, 0, ddp.TaggedLen, s.cursor.unsent(q.h.SendLen()) == 0)
+	// The source is looked up for every piece, so that memory is not sent after its deregistration.
 	from, denial := q.e.regions.Remote(q.h, w.read.SourceSTag, w.read.SourceTO, uint64(n), verbs.AccessRemoteRead)
+	if step > 0 && from.InBackend() { // a backend fetches one segment at a time
+		n, step, last = step, 0, false
+		from, denial = q.e.regions.Remote(q.h, w.read.SourceSTag, w.read.SourceTO, uint64(n), verbs.AccessRemoteRead)
+	}
 	if denial != memory.Allowed {
 		q.failResponse(w, remoteCause(denial))
 		return false
@@ -137,6 +141,7 @@ func (q *qp) sendResponse() bool {
 	s.segment.tagged(&ddp.Tagged{
 		Last: last, RsvdULP: rdmap.ReadResponse.Control(), STag: w.read.SinkSTag, TO: w.read.SinkTO,
 	})
+	s.segment.run(step)
 	if n > 0 {
 		s.segment.add(from.Bytes())
 	}

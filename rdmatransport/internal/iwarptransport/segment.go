@@ -10,7 +10,8 @@ import (
 	"github.com/softrnic/softrnic/verbs"
 )
 
-// segment is one DDP segment to be sent.
+// segment is one DDP segment to be sent, or a run: consecutive segments of one message, which a
+// piece of the stream has room for. A run is encoded in one pass, directly into the piece.
 type segment struct {
 	header [ddp.MaxLen + rdmap.AtomicRequestLen]byte // DDP header, followed by RDMAP's
 	n      uint8                                     // bytes of header
@@ -18,6 +19,7 @@ type segment struct {
 	more     bool
 	mayFault bool     // reading the payload may fault
 	faulted  bool     // it has faulted
+	step     uint16   // a run: bytes of payload of each segment but the last; 0 for a single segment
 	length   uint32   // bytes of payload
 	payload  [][]byte // in user memory
 }
@@ -42,7 +44,25 @@ func (s *segment) empty() {
 // begin begins a segment with n bytes of header and no payload.
 func (s *segment) begin(n int, more bool) {
 	s.n, s.payload, s.length, s.more = uint8(n), s.payload[:0], 0, more
-	s.mayFault, s.faulted = false, false
+	s.mayFault, s.faulted, s.step = false, false, 0
+}
+
+// run makes the segment a run if step is not 0. It then has no RDMAP header, and the L bit of its
+// header is that of its last segment.
+func (s *segment) run(step int) { s.step = uint16(step) }
+
+// fillsPiece reports whether this is a run that ends because the next segment of its message does
+// not fit into the piece.
+func (s *segment) fillsPiece() bool { return s.step > 0 && !s.isLast() }
+
+// isLast reports whether the message ends with the segment.
+func (s *segment) isLast() bool {
+	if ddp.IsTagged(s.header[:]) {
+		h, _, _ := ddp.ParseTagged(s.header[:])
+		return h.Last
+	}
+	h, _, _ := ddp.ParseUntagged(s.header[:])
+	return h.Last
 }
 
 // beforeImmediate records that immediate data follows the segment.
@@ -73,18 +93,33 @@ func (s *segment) gather(regions *memory.Regions, pd *verbs.PD, list []verbs.SGE
 // onFault records that the payload's memory has faulted.
 func (s *segment) onFault() { s.faulted = true }
 
-// ulpdu returns the segment's length in bytes.
+// ulpdu returns the length in bytes of the segment, or of a run with one header.
 func (s *segment) ulpdu() int { return int(s.n) + int(s.length) }
+
+// size returns the length of the segment's FPDU in bytes, or of all FPDUs of a run. Runs have no
+// markers.
+func (s *segment) size(f *mpa.Sender) int {
+	if s.step == 0 {
+		return f.Size(s.ulpdu())
+	}
+	full := (int(s.length) - 1) / int(s.step)
+	return full*f.Size(int(s.n)+int(s.step)) + f.Size(s.ulpdu()-full*int(s.step))
+}
 
 // release drops the references to user memory.
 func (s *segment) release() { clear(s.payload) }
 
-// encodeFPDU writes the segment's FPDU into b, which is memory of the stream or of the output. It
-// copies user memory once, and computes MPA's CRC over the copy. It returns false if the memory
-// faults. It may then be called again.
+// encodeFPDU writes the segment's FPDU, or those of a run, into b, which is memory of the stream or
+// of the output. It copies user memory once, and computes MPA's CRC over the copy. It returns false
+// if the memory faults. It may then be called again.
 func (s *segment) encodeFPDU(f *mpa.Sender, b []byte) bool {
 	if s.mayFault {
-		return s.encodeGuarded(f, b)
+		before, header := *f, s.header
+		ok := s.encodeGuarded(f, b)
+		if !ok {
+			*f, s.header = before, header
+		}
+		return ok
 	}
 	s.encode(f, b)
 	return true
@@ -97,12 +132,52 @@ func (s *segment) encodeGuarded(f *mpa.Sender, b []byte) (ok bool) {
 }
 
 func (s *segment) encode(f *mpa.Sender, b []byte) {
+	if s.step > 0 {
+		s.encodeRun(f, b)
+		return
+	}
 	f.Begin(b, s.ulpdu())
 	f.Add(s.header[:s.n])
 	for _, p := range s.payload {
 		f.Add(p)
 	}
 	f.End()
+}
+
+func (s *segment) encodeRun(f *mpa.Sender, b []byte) {
+	tagged, _, _ := ddp.ParseTagged(s.header[:])
+	untagged, _, _ := ddp.ParseUntagged(s.header[:])
+	isTagged, isLast := ddp.IsTagged(s.header[:]), s.isLast()
+	var rest []byte // of a piece of the payload
+	next := 0       // the piece after it
+	for left := int(s.length); left > 0; {
+		n := min(int(s.step), left)
+		left -= n
+		if last := isLast && left == 0; isTagged {
+			tagged.Last = last
+			tagged.Encode(s.header[:])
+			tagged.TO += uint64(n)
+		} else {
+			untagged.Last = last
+			untagged.Encode(s.header[:])
+			untagged.MO += uint32(n)
+		}
+		ulpdu := int(s.n) + n
+		f.Begin(b, ulpdu)
+		f.Add(s.header[:s.n])
+		for n > 0 {
+			if len(rest) == 0 {
+				rest = s.payload[next]
+				next++
+			}
+			some := rest[:min(n, len(rest))]
+			f.Add(some)
+			rest = rest[len(some):]
+			n -= len(some)
+		}
+		b = b[f.Size(ulpdu):]
+		f.End()
+	}
 }
 
 // messageNumbers holds the last MSN sent on each of DDP's queues (RFC 5041 §4.3).
