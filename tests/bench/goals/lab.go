@@ -46,6 +46,7 @@ type lab struct {
 	yard      string
 	libs      string // directory of the drop-in libraries; created on first use
 	figures   string // testdata/figures.c, built
+	prefix    string // where all of SoftRNIC is installed; created on first use
 	duration  time.Duration
 	pprof     string
 	profiling bool

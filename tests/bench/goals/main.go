@@ -147,9 +147,10 @@ func print(w io.Writer, rows []*row, o *options) error {
 		return enc.Encode(rows)
 	}
 	t := table.NewWriter()
-	t.AppendHeader(table.Row{"what", "goal", "measured", "SoftRNIC", "yardstick", ""})
+	t.AppendHeader(table.Row{"what", "goal", "measured", "best", "SoftRNIC", "yardstick", "", "floor"})
 	for _, r := range rows {
-		t.AppendRow(table.Row{r.What, r.goalText(), r.measuredText(), r.subjectText(), r.yardstickText(), r.verdict()})
+		t.AppendRow(table.Row{r.What, r.goalText(), r.measuredText(), r.bestText(), r.subjectText(), r.yardstickText(), r.verdict(),
+			r.floorText()})
 	}
 	_, err := fmt.Fprintln(w, t.RenderMarkdown())
 	return err

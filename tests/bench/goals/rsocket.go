@@ -58,6 +58,14 @@ func socketWrites(on socketLink, transport string, flags []string) *experiment {
 		for i, r := range rows {
 			r.add(last, p[i].Gbps)
 		}
+		each, err := l.measureParts(ctx)
+		if err != nil {
+			return err
+		}
+		rows[0].addFloor(copiedToo, each)
+		if len(rows) > 1 && transport == "iWARP" {
+			rows[1].addFloor(copiedAndCheckedToo, each)
+		}
 		return nil
 	}}
 }
@@ -80,7 +88,14 @@ func besideLoopback(transport string, flags []string) []*experiment {
 				return err
 			}
 			r.add(figure(&p[len(p)-1]), figure(&p[len(p)-2])) // the QP's is first
-			return nil
+			if r != writes || transport != "RoCEv2" {
+				return nil
+			}
+			each, err := l.measureParts(ctx)
+			if err == nil {
+				r.addFloor(twoCopies, each)
+			}
+			return err
 		}}
 	}
 	return []*experiment{

@@ -9,7 +9,7 @@
 //	yardstick tap -bridge br0       two TAP interfaces in a bridge, a thread writes and another reads
 //	yardstick packet -on v0,v1      the same with packet sockets on the two ends of a veth pair
 //	yardstick ping -bridge br0      two processes on such TAPs return a 64-byte frame to each other
-//	yardstick copy                  one goroutine copies memory
+//	yardstick copy                  one goroutine copies memory, with -crc also CRC32C
 //	yardstick ring                  a thread copies from memory to a ring, another from there to other memory
 package main
 
@@ -28,6 +28,7 @@ type result struct {
 	Gbps     float64 `json:"gbit_per_second,omitempty"` // of payload, at the receiver
 	CPUPerGB float64 `json:"cpu_seconds_per_gb,omitempty"`
 	Lost     uint64  `json:"frames_lost,omitempty"`
+	CRC      uint32  `json:"crc,omitempty"`                // of all copies, so that none is left out
 	HalfTrip float64 `json:"half_round_trip_us,omitempty"` // the median
 }
 
@@ -55,6 +56,7 @@ func run(args []string) (*result, error) {
 	fs.IntVar(&t.payload, "payload", 4096, "tap, packet: bytes of data in a packet")
 	fs.IntVar(&t.packets, "packets", 15, "tap, packet: packets in a frame; 1 is no superframe")
 	fs.BoolVar(&t.work, "work", false, "tap, packet: compute and check ICRCs, and copy from and to memory")
+	crc := fs.Bool("crc", false, "copy: also compute CRC32C over each copy")
 	fs.IntVar(&t.window, "window", 512<<10, "tap, packet: bytes in flight")
 	fs.IntVar(&t.cpu, "cpu", 0, "tap, packet: the sender's processor, 0 or 1; the receiver has the other")
 	memory := fs.Int("memory", 16<<20, "bytes of memory on each side to copy from and to")
@@ -103,7 +105,7 @@ func run(args []string) (*result, error) {
 		if args[0] == "ring" {
 			return throughRing(*memory, *size, *warmup, *duration)
 		}
-		return copyMemory(*memory, *size, *warmup, *duration), nil
+		return copyMemory(*memory, *size, *crc, *warmup, *duration), nil
 	}
 	return nil, fmt.Errorf("%q is not a measurement: must be tap, packet, ping, copy or ring", args[0])
 }

@@ -171,14 +171,22 @@ func pattern(n int) []byte {
 	return b
 }
 
-// copyMemory copies from one region to another on one goroutine.
-func copyMemory(bytes, size int, warmup, duration time.Duration) *result {
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// copyMemory copies from one region to another on one goroutine. With crc it computes MPA's CRC of
+// each copy (RFC 5044 §4.4).
+func copyMemory(bytes, size int, crc bool, warmup, duration time.Duration) *result {
 	from, to := memory{bytes: pattern(bytes)}, memory{bytes: pattern(bytes)}
+	var sum uint32
 	run := func(d time.Duration) (n int, took time.Duration) {
 		began := time.Now()
 		for took < d {
 			for range 16 {
-				n += copy(to.next(size), from.next(size))
+				b := to.next(size)
+				n += copy(b, from.next(size))
+				if crc {
+					sum = crc32.Update(sum, castagnoli, b)
+				}
 			}
 			took = time.Since(began)
 		}
@@ -187,5 +195,5 @@ func copyMemory(bytes, size int, warmup, duration time.Duration) *result {
 	run(warmup)
 	cpu := cpuSeconds()
 	n, took := run(duration)
-	return &result{Gbps: float64(n) * 8 / 1e9 / took.Seconds(), CPUPerGB: (cpuSeconds() - cpu) / (float64(n) / 1e9)}
+	return &result{CRC: sum, Gbps: float64(n) * 8 / 1e9 / took.Seconds(), CPUPerGB: (cpuSeconds() - cpu) / (float64(n) / 1e9)}
 }
