@@ -125,13 +125,13 @@ type message struct {
 // connect makes a connection. receives is the number of immediates that a lane has at a time.
 func (r *run) connect(from, to *node, read bool, receives int, most int64) (*connection, error) {
 	c := &connection{r: r, from: from, to: to}
-	if r.open += 2 * r.cfg.RDMA.QPs; r.open > maxOpen {
+	if r.opened += 2 * r.cfg.RDMA.QPs; r.opened > maxOpen {
 		all := r.lingering()
 		for _, l := range all[:(len(all)+1)/2] { // half of them, so that the search is seldom
 			l.close()
 		}
 	}
-	if r.open > maxOpen {
+	if r.opened > maxOpen {
 		return nil, fmt.Errorf("there are more than %d QPs at a time", maxOpen)
 	}
 	for range r.cfg.RDMA.QPs {
@@ -239,14 +239,26 @@ func (r *run) connectQP(qp *verbs.QP, of, to *node, number, sends, receives uint
 	return nil
 }
 
+// post starts to send what the connection has.
+func (c *connection) post() {
+	for _, l := range c.lanes {
+		l.post()
+	}
+}
+
 // lingering is the time after which a connection is closed that has nothing left to send: its last
-// acknowledgements have arrived then. It is closed earlier if new connections need its QPs.
-const lingering = time.Millisecond
+// acknowledgements have arrived then. It is closed earlier if new connections need its QPs. Those
+// that end within together are closed at once: see ahead.
+const (
+	lingering = time.Millisecond
+	together  = 100 * time.Microsecond
+)
 
 func (c *connection) closeLater() {
 	c.since = c.from.h.Now()
 	c.from.lingering = append(c.from.lingering, c)
-	c.from.h.Alone(lingering, c.close)
+	end := c.since + lingering + together - 1
+	c.from.h.Alone(end.Truncate(together)-c.since, c.close)
 }
 
 // close closes a connection that lingers, when no other host runs.
@@ -255,7 +267,7 @@ func (c *connection) close() {
 		return
 	}
 	c.closed = true
-	c.r.open -= 2 * len(c.lanes)
+	c.r.opened -= 2 * len(c.lanes)
 	for _, l := range c.lanes {
 		if l.closing = l.handling; !l.closing {
 			l.close()

@@ -27,14 +27,15 @@ type run struct {
 	err    error
 	errAt  time.Duration
 
-	flows   []*flow // in the order of their start
-	planned int     // flows of all workloads
-	ended   atomic.Int64
-	pairs   map[pair]*connection
-	open    int // QPs
-	holds   *holds
-	graph   *graph
-	digest  string // at the end of the last flow
+	flows    []*flow    // in the order of their start
+	upcoming []upcoming // those that start at times known from the beginning, and are not opened
+	planned  int        // flows of all workloads
+	ended    atomic.Int64
+	pairs    map[pair]*connection
+	opened   int // QPs
+	holds    *holds
+	graph    *graph
+	digest   string // at the end of the last flow
 
 	series series
 	wall   time.Duration
@@ -164,6 +165,7 @@ func (r *run) plan() error {
 			return fmt.Errorf("workload[%d] brings the flows to %d: there must be at most %d", i, r.planned, maxFlows)
 		}
 	}
+	r.sortUpcoming()
 	for i := range r.cfg.Failures {
 		if err := r.fail(&r.cfg.Failures[i]); err != nil {
 			return fmt.Errorf("failure[%d].%w", i, err)
@@ -195,10 +197,18 @@ func (r *run) random(load, part int) *rand.Rand {
 	return rand.New(rand.NewPCG(uint64(r.cfg.Seed), uint64(load)<<32|uint64(part)))
 }
 
-// begin starts a flow. With receives, its connection remains for the next flow of the pair, and
-// arrived is called when the receiver has all: it gets as many immediates at a time at most.
+// begin starts a flow, as open does, at once.
 func (r *run) begin(f *flow, keep bool, receives int) {
-	f.id, f.start = len(r.flows), r.f.Now()
+	if c := r.open(f, r.f.Now(), keep, receives); c != nil {
+		c.post()
+	}
+}
+
+// open opens a flow, which is to start at a time: then post is called. With receives, its
+// connection remains for the next flow of the pair, and arrived is called when the receiver has
+// all: it gets as many immediates at a time at most. Without a connection the flow has failed.
+func (r *run) open(f *flow, start time.Duration, keep bool, receives int) *connection {
+	f.id, f.start = len(r.flows), start
 	r.flows = append(r.flows, f)
 	from, to := r.nodes[f.from], r.nodes[f.to]
 	if f.read {
@@ -214,7 +224,7 @@ func (r *run) begin(f *flow, keep bool, receives int) {
 		}
 		if c, err = r.connect(from, to, f.read, receives, most); err != nil {
 			r.check(fmt.Errorf("workload[%d]: %w", f.load, err))
-			return
+			return nil
 		}
 		if keep {
 			r.pairs[key] = c
@@ -229,7 +239,7 @@ func (r *run) begin(f *flow, keep bool, receives int) {
 			continue
 		case l.dead != 0:
 			r.failed(f, l.dead)
-			return
+			return nil
 		}
 		f.parts++
 		if receives > 0 {
@@ -238,9 +248,7 @@ func (r *run) begin(f *flow, keep bool, receives int) {
 		}
 		l.parts = append(l.parts, &part{f, bytes})
 	}
-	for _, l := range c.lanes {
-		l.post()
-	}
+	return c
 }
 
 // shares divides the bytes of a flow among QPs.

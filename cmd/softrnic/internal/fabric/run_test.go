@@ -300,25 +300,25 @@ func TestFirstPSN(t *testing.T) {
 func TestManyRounds(t *testing.T) {
 	short := []string{`topology = {kind="star", hosts=2}`, `workload = [{kind="incast", size=1, rounds=200}]`}
 	r := prepared(t, short...)
-	r.open = maxOpen - 4 // those of two connections
+	r.opened = maxOpen - 4 // those of two connections
 	if err := r.advance(t.Context(), func() {}); err != nil || r.ended.Load() != 200 || r.f.Now() > lingering || len(r.lingering()) != 2 {
 		t.Errorf("after %d flows and %v, %d connections linger: %v", r.ended.Load(), r.f.Now(), len(r.lingering()), err)
 	}
 	r = prepared(t, short...)
-	r.open = maxOpen - 2 // those of one, which ends in the function that begins the next
+	r.opened = maxOpen - 2 // those of one, which ends in the function that begins the next
 	if err := r.advance(t.Context(), func() {}); err != nil || r.ended.Load() != 200 {
 		t.Errorf("with room for one connection, after %d flows: %v", r.ended.Load(), err)
 	}
 	r = prepared(t, short...)
-	r.open = maxOpen - 1
+	r.opened = maxOpen - 1
 	if err := r.advance(t.Context(), func() {}); err == nil || !strings.Contains(err.Error(), "QPs at a time") {
 		t.Errorf("without room for a connection: %v", err)
 	}
 	r = prepared(t, `topology = {kind="star", hosts=3}`, `workload = [{kind="incast", size=1, rounds=600}]`)
 	err := r.advance(t.Context(), func() {})
-	closed := r.open < 2*2*600 && r.open == 2*len(r.lingering())
+	closed := r.opened < 2*2*600 && r.opened == 2*len(r.lingering())
 	if err != nil || r.ended.Load() != 1200 || r.f.Now() < 2*lingering || !closed {
-		t.Errorf("after %d flows and %v, %d connections linger, with %d QPs: %v", r.ended.Load(), r.f.Now(), len(r.lingering()), r.open, err)
+		t.Errorf("after %d flows and %v, %d connections linger, with %d QPs: %v", r.ended.Load(), r.f.Now(), len(r.lingering()), r.opened, err)
 	}
 }
 

@@ -189,7 +189,7 @@ func (r *run) poisson(load int, w *workload, hosts []int) error {
 		for t := next(); t < time.Duration(w.Duration).Seconds(); t += next() {
 			to := hosts[(i+1+random.IntN(len(hosts)-1))%len(hosts)]
 			f := &flow{load: load, from: from, to: to, bytes: sizes.draw(random)}
-			r.at(time.Duration(w.Start)+time.Duration(t*1e9), from, func() { r.begin(f, false, 0) })
+			r.expect(time.Duration(w.Start)+time.Duration(t*1e9), f)
 			r.planned++
 		}
 	}
@@ -208,8 +208,7 @@ func (r *run) trace(load int, w *workload, _ []int) error {
 		return fmt.Errorf("file: %s: %w", w.File, err)
 	}
 	for _, t := range all {
-		f := &flow{load: load, from: t.from, to: t.to, bytes: t.bytes}
-		r.at(time.Duration(w.Start)+t.start, t.from, func() { r.begin(f, false, 0) })
+		r.expect(time.Duration(w.Start)+t.start, &flow{load: load, from: t.from, to: t.to, bytes: t.bytes})
 	}
 	r.planned += len(all)
 	return nil
