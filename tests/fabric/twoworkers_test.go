@@ -21,6 +21,9 @@ func TestTwoWorkers(t *testing.T) {
 		{"fat-tree:k=8", "permutation:size=8MB,shift=37"},
 		{"fat-tree:k=6", "permutation:size=8MB,shift=19"},
 		{"leaf-spine:leaves=8,hosts=8,spines=8", "permutation:size=8MB,shift=9"},
+		{"leaf-spine:leaves=16,hosts=16,spines=16", "permutation:size=4MB,shift=67"},
+		{"fat-tree:k=8", "poisson:load=0.5,duration=1ms,sizes=../../cmd/softrnic/internal/fabric/testdata/sizes.csv"},
+		{"fat-tree:k=16", "permutation:size=1MB,shift=67"},
 	} {
 		var real, processors [2]time.Duration
 		digest := ""
