@@ -25,8 +25,8 @@ func (r *run) sortUpcoming() {
 	r.openUpcoming()
 }
 
-// openUpcoming makes the connections of the next flows when their microsecond begins. Each flow then
-// starts at its time, at its requester.
+// openUpcoming makes the connections of the next flows when their microsecond begins. Each flow
+// then starts at its time, at its requester.
 func (r *run) openUpcoming() {
 	if len(r.upcoming) == 0 {
 		return
