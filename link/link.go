@@ -21,6 +21,7 @@
 //   - [InPlace]: the medium is memory of sender and receiver, in which frames are built and read
 //   - [Departures]: the medium reports hosts that have left it
 //   - [Clocked]: the medium has a time of its own
+//   - [Queues]: the adapter has a queue for each flow, which may be full
 //
 // ARCHITECTURE.md lists who implements each, who asks for it, and what is lost without it.
 package link

@@ -88,6 +88,19 @@ type Backlogged interface {
 	Backlog() (bytes int, ok bool)
 }
 
+// Queued is a path whose datagrams may have a queue of their own in the adapter, which sends from
+// all queues in turn (see [link.Queues]). A transport that stops while the queue is full keeps few
+// datagrams there, and the times of its timers begin when datagrams are sent.
+type Queued interface {
+	// Queue opens the queue, which Close of the path closes. It returns false if the path has none:
+	// Full must not be called then. ready is called once after each time that Full has returned
+	// true, when the queue is empty. The caller of ready holds no locks, and ready may send.
+	Queue(ready func()) bool
+	// Full reports whether enough datagrams wait in the queue. Those that a Sender has collected do
+	// not count.
+	Full() bool
+}
+
 // Sender collects datagrams and sends them in as few frames as the link allows: consecutive
 // datagrams of one path and one size share a superframe. Only one goroutine at a time may use it.
 type Sender interface {

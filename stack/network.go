@@ -18,6 +18,7 @@
 //   - [Departures]: a [NIC] reports hosts that have left the network
 //   - [Shared]: a [DatagramPort] shares its addresses with other processes
 //   - [Backlogged]: datagrams may wait on a [Path]
+//   - [Queued]: datagrams of a [Path] wait in a queue of the adapter, which says when it has room
 //   - [ReadNotifier]: a [Stream] can be waited for without a goroutine
 //   - [Authenticated]: a [Stream] knows the identity of its peer
 //

@@ -69,26 +69,30 @@ func TestOptionalInterfaces(t *testing.T) {
 	}
 }
 
+// ofSimulations is why a wrapper hides link.Queues.
+const ofSimulations = "only a simulated adapter has queues, and its host has no wrapper"
+
 // wrapped are the types that wrap a link, or another value that may have optional interfaces, each
 // with those that it hides, and why.
 var wrapped = map[string]map[string]string{
-	"cmd/internal/node.countedLink": {"link.InPlace": "frames that are built in place would not be counted"},
+	"cmd/internal/node.countedLink": {"link.InPlace": "frames that are built in place would not be counted", "link.Queues": ofSimulations},
 	"link/capture.Link": {"link.Shared": "messages would pass without a record",
-		"link.InPlace": "frames that are built in place would pass without a record"},
+		"link.InPlace": "frames that are built in place would pass without a record", "link.Queues": ofSimulations},
 	"link/cable.Link": {"link.Shared": "messages would pass a cable that is pulled",
-		"link.InPlace": "frames that are built in place would pass a cable that is pulled"},
+		"link.InPlace": "frames that are built in place would pass a cable that is pulled", "link.Queues": ofSimulations},
 	"link/impair.Link": {"link.Shared": "messages would pass unimpaired",
-		"link.InPlace": "frames that are built in place would pass unimpaired"},
-	"link/vlan.Link": {"link.InPlace": "frames that are built in place would have no tag"},
+		"link.InPlace": "frames that are built in place would pass unimpaired", "link.Queues": ofSimulations},
+	"link/vlan.Link": {"link.InPlace": "frames that are built in place would have no tag", "link.Queues": "it changes the headers"},
 	"link/wireguard.Link": {"link.Carrier": "peers may be reached another way", "link.Shared": "frames are encrypted",
-		"link.InPlace": "frames are encrypted",
+		"link.InPlace": "frames are encrypted", "link.Queues": "frames are encrypted",
 		"link.Clocked": "its sockets have the machine's time", "link.Departures": "its hosts are the peers of the tunnel"},
-	"cmd/internal/framed.Host":                     {"stack.PacketListener": "the machine has the stack's addresses"},
-	"cmd/internal/framed.nic":                      {"stack.Departures": "the machine's interfaces report none"},
-	"cmd/internal/framed.shared":                   {},
-	"stack/tlshost.Host":                           {"stack.PacketListener": "datagrams are not protected by TLS"},
-	"stack/tlshost.nic":                            {"stack.Departures": "it has streams only, which end with the host"},
-	"rdmatransport/internal/rocetransport.gsiPath": {"stack.Backlogged": "management datagrams are paced by CM"},
+	"cmd/internal/framed.Host":   {"stack.PacketListener": "the machine has the stack's addresses"},
+	"cmd/internal/framed.nic":    {"stack.Departures": "the machine's interfaces report none"},
+	"cmd/internal/framed.shared": {"stack.Queued": "the machine's sockets have none"},
+	"stack/tlshost.Host":         {"stack.PacketListener": "datagrams are not protected by TLS"},
+	"stack/tlshost.nic":          {"stack.Departures": "it has streams only, which end with the host"},
+	"rdmatransport/internal/rocetransport.gsiPath": {"stack.Backlogged": "management datagrams are paced by CM",
+		"stack.Queued": "QP 1 has no window"},
 	// No region is made of it.
 	"cmd/softrnic/internal/nfs.keptFile": nil,
 	// Hosts do not attach to these: they see a part of what passes.

@@ -64,7 +64,8 @@ func flows(t testing.TB, f *fabric.Fabric, cfg roce.Config, rate, load float64, 
 // TestSelectiveRepeat: without PFC, and with windows of about the bandwidth-delay product, flows
 // that retransmit only what was lost are faster than those that go back (Mittal et al., SIGCOMM
 // 2018). The mean was 0.65 ms with timeouts for software on a scheduler, 0.50 ms with the first
-// loss of a flow treated like others, and 0.33 ms with timeouts by the round trip only.
+// loss of a flow treated like others, 0.33 ms with timeouts by the round trip only, and is 0.24 ms.
+// Adapters that are full do not change that, but flows that go back take a tenth less with them.
 func TestSelectiveRepeat(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long with the race detector")
@@ -81,7 +82,7 @@ func TestSelectiveRepeat(t *testing.T) {
 		t.Logf("result: selective repeat %t: %d flows, mean %v, 99 %% %v, %.2f %% lost", selective, len(took), means[i],
 			took[len(took)*99/100], 100*float64(f.Counters().Dropped)/float64(f.Counters().Sent))
 	}
-	if means[1] > means[0]*3/4 || means[1] > 300*time.Microsecond {
+	if means[1] > means[0]*4/5 || means[1] > 300*time.Microsecond {
 		t.Errorf("flows take %v, and %v if they go back", means[1], means[0])
 	}
 }

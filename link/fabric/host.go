@@ -25,7 +25,7 @@ type Host struct {
 	name   string
 	mac    [6]byte
 	port   *Port
-	flows  map[uint64]*flow // what waits for the cable
+	flows  map[uint64]*flow // what waits for the cable, or may
 	random *rand.ChaCha8
 
 	receiver link.Receiver
@@ -47,6 +47,7 @@ var (
 	_ link.Link    = (*Host)(nil)
 	_ link.Carrier = (*Host)(nil)
 	_ link.Clocked = (*Host)(nil)
+	_ link.Queues  = (*Host)(nil)
 )
 
 // macPrefix begins the addresses of hosts. They are locally administered.

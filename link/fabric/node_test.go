@@ -48,6 +48,8 @@ type node struct {
 	at  uint8 // its index
 
 	timeout uint8 // of its QPs
+	class   uint8 // of their traffic, 0 to 7
+	service verbs.QPType
 }
 
 // onStatic opens a device on package static, onNetstack on gVisor.
@@ -67,7 +69,8 @@ const regionSize = 1 << 20
 
 func newNode(t testing.TB, h *fabric.Host, s stack.Network, cfg roce.Config, closeStack func()) *node {
 	t.Helper()
-	n := &node{t: t, h: h, timeout: 10, dev: must(rdmatransport.Open(s, &rdmatransport.Config{Name: h.Name(), RoCE: cfg}))(t)}
+	n := &node{t: t, h: h, timeout: 10, service: verbs.RC}
+	n.dev = must(rdmatransport.Open(s, &rdmatransport.Config{Name: h.Name(), RoCE: cfg}))(t)
 	t.Cleanup(func() {
 		_ = n.dev.Provider().Close() // without waiting for peers
 		closeStack()
@@ -96,7 +99,7 @@ func (n *node) newEnd() *end {
 	n.t.Helper()
 	e := &end{n: n, ch: must(n.dev.CreateCompChannel())(n.t)}
 	e.cq = must(n.dev.CreateCQ(64, &verbs.CQInitAttr{Channel: e.ch}))(n.t)
-	e.qp = must(n.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, Transport: verbs.RoCEv2, SendCQ: e.cq, RecvCQ: e.cq,
+	e.qp = must(n.pd.CreateQP(&verbs.QPInitAttr{Type: e.n.service, Transport: verbs.RoCEv2, SendCQ: e.cq, RecvCQ: e.cq,
 		Cap: verbs.QPCap{MaxSendWR: 32, MaxRecvWR: 32, MaxSendSGE: 1, MaxRecvSGE: 1}}))(n.t)
 	return e
 }
@@ -115,27 +118,39 @@ func (e *end) ready(peer *end, mtu verbs.MTU) {
 	t.Helper()
 	ok(t, e.qp.Modify(&verbs.QPAttr{QPState: verbs.StateInit, PortNum: 1, QPAccessFlags: all},
 		verbs.QPAttrState|verbs.QPAttrPKeyIndex|verbs.QPAttrPort|verbs.QPAttrAccessFlags))
+	rtr, rts := verbs.QPAttrMaxDestRDAtomic|verbs.QPAttrMinRNRTimer,
+		verbs.QPAttrTimeout|verbs.QPAttrRetryCnt|verbs.QPAttrRNRRetry|verbs.QPAttrMaxQPRDAtomic
+	if e.n.service != verbs.RC {
+		rtr, rts = 0, 0
+	}
 	ok(t, e.qp.Modify(&verbs.QPAttr{
 		QPState: verbs.StateRTR, PathMTU: mtu, DestQPNum: peer.qp.Num(), RQPSN: 1, MaxDestRDAtomic: 16, MinRNRTimer: 12,
-		AHAttr: verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{DGID: peer.n.gid, SGIDIndex: e.n.at, HopLimit: 64}},
-	}, verbs.QPAttrState|verbs.QPAttrAV|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|
-		verbs.QPAttrMaxDestRDAtomic|verbs.QPAttrMinRNRTimer))
+		AHAttr: verbs.AHAttr{IsGlobal: true, PortNum: 1, GRH: verbs.GRH{DGID: peer.n.gid, SGIDIndex: e.n.at, HopLimit: 64,
+			TrafficClass: e.n.class << 5}},
+	}, verbs.QPAttrState|verbs.QPAttrAV|verbs.QPAttrPathMTU|verbs.QPAttrDestQPN|verbs.QPAttrRQPSN|rtr))
 	ok(t, e.qp.Modify(&verbs.QPAttr{QPState: verbs.StateRTS, SQPSN: 1, Timeout: e.n.timeout, RetryCnt: 7, RNRRetry: 7, MaxRDAtomic: 16},
-		verbs.QPAttrState|verbs.QPAttrSQPSN|verbs.QPAttrTimeout|verbs.QPAttrRetryCnt|verbs.QPAttrRNRRetry|verbs.QPAttrMaxQPRDAtomic))
+		verbs.QPAttrState|verbs.QPAttrSQPSN|rts))
 }
 
-// stream keeps a connection busy with WRITEs, by callbacks.
+// stream keeps a connection busy with requests, by callbacks.
 type stream struct {
 	*end
 	wr    verbs.SendWR
 	bytes int64  // acknowledged
-	left  int    // WRITEs to post; negative: no end
+	left  int    // requests to post; negative: no end
 	done  func() // called for each that is acknowledged, if not nil
+
+	failed func(verbs.WCStatus) // nil: failures are errors of the test
 }
 
 // write starts a stream of WRITEs, two at a time.
 func (e *end) write(to *end, size, count int) *stream {
-	s := &stream{end: e, left: count, wr: verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled,
+	return e.stream(verbs.RDMAWrite, to, size, count)
+}
+
+// stream starts a stream of WRITEs or READs, two at a time.
+func (e *end) stream(op verbs.WROpcode, to *end, size, count int) *stream {
+	s := &stream{end: e, left: count, wr: verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled,
 		RemoteAddr: to.n.mr.Addr(), RKey: to.n.mr.RKey(), SGList: []verbs.SGE{e.n.mr.SGE(0, size)}}}
 	e.ch.OnEvent(func(int) { s.onEvent() })
 	ok(e.n.t, e.cq.ReqNotify(false))
@@ -168,6 +183,10 @@ func (s *stream) onEvent() {
 			for i := range n {
 				if wcs[i].Status == verbs.WCWRFlushErr {
 					return // its device is being closed
+				}
+				if s.failed != nil && wcs[i].Status != verbs.WCSuccess {
+					s.failed(wcs[i].Status)
+					return
 				}
 				if err := wcs[i].Err(); err != nil {
 					s.n.t.Error(err)

@@ -28,7 +28,8 @@ const (
 	ofIPv4 kind = 4
 	ofIPv6 kind = 6
 	ofIP   kind = 7
-	first  kind = 8 // the adapter sends it before data: acknowledgements and the like
+	first  kind = 8  // the adapter sends it before data: acknowledgements and the like
+	reply  kind = 16 // a response or an acknowledgement: those of a QP stay in order
 )
 
 const (
@@ -144,8 +145,13 @@ func (f *Fabric) describe(p *packet) {
 		return
 	}
 	qpn := binary.BigEndian.Uint32(b[bth+4:]) & 0xffffff
-	if b[bth] == opAcknowledge || b[bth] == opCNP || b[bth] == opAtomicAcknowledge {
+	switch opcode := b[bth]; {
+	case opcode == opAcknowledge, opcode == opAtomicAcknowledge:
+		p.kind |= first | reply
+	case opcode == opCNP:
 		p.kind |= first
+	case opcode >= opReadResponse && opcode <= opAtomicAcknowledge:
+		p.kind |= reply
 	}
 	p.flow = p.flow&^0xff | uint64(qpn)<<8
 	if f.cfg.Switch.ECMP == HashQP {
@@ -153,8 +159,10 @@ func (f *Fabric) describe(p *packet) {
 	}
 }
 
-// Opcodes of the BTH that an adapter sends first.
+// Opcodes of the BTH: the first of the four of READ responses, and those that an adapter sends
+// first.
 const (
+	opReadResponse      = 0x0d
 	opAcknowledge       = 0x11
 	opAtomicAcknowledge = 0x12
 	opCNP               = 0x81

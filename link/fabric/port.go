@@ -85,84 +85,6 @@ func (o *Port) queued() (n int) {
 	return n
 }
 
-// queue is the output queue of a class. A switch has one for all flows. An adapter takes turns
-// between the QPs, and sends acknowledgements first.
-type queue struct {
-	bytes int
-	first fifo
-	data  fifo
-	turns *flow // the one whose turn it is, in a ring
-}
-
-// flow is what an adapter has to send for one QP.
-type flow struct {
-	fifo
-	next, prev *flow // in the ring; nil if it is empty
-}
-
-func (q *queue) push(p *packet, h *Host) {
-	q.bytes += int(p.size)
-	switch {
-	case h == nil:
-		q.data.push(p)
-	case p.kind&first != 0:
-		q.first.push(p)
-	default:
-		fl := h.flows[p.flow]
-		if fl == nil {
-			fl = new(flow)
-			h.flows[p.flow] = fl
-		}
-		fl.push(p)
-		switch at := q.turns; {
-		case fl.next != nil:
-		case at == nil:
-			fl.next, fl.prev, q.turns = fl, fl, fl
-		default: // the last in turn
-			fl.next, fl.prev = at, at.prev
-			fl.prev.next, at.prev = fl, fl
-		}
-	}
-}
-
-// head returns the next packet. The queue has one.
-func (q *queue) head() *packet {
-	switch {
-	case q.first.head != nil:
-		return q.first.head
-	case q.turns != nil:
-		return q.turns.fifo.head
-	}
-	return q.data.head
-}
-
-// manyFlows is the number of flows, of QPs that may be long gone, above which an adapter forgets
-// those that have nothing to send.
-const manyFlows = 1024
-
-func (q *queue) pop(h *Host) (p *packet) {
-	switch fl := q.turns; {
-	case q.first.head != nil:
-		p = q.first.pop()
-	case fl != nil:
-		p = fl.pop()
-		if q.turns = fl.next; fl.fifo.head == nil {
-			if fl.next == fl {
-				q.turns = nil
-			}
-			fl.next.prev, fl.prev.next = fl.prev, fl.next
-			fl.next, fl.prev = nil, nil
-			if len(h.flows) > manyFlows {
-				delete(h.flows, p.flow)
-			}
-		}
-	default:
-		p = q.data.pop()
-	}
-	q.bytes -= int(p.size)
-	return p
-}
-
 // send puts a packet into its queue, or on the cable if that is free.
 func (o *Port) send(p *packet) {
 	now := o.shard.now
@@ -172,9 +94,7 @@ func (o *Port) send(p *packet) {
 	}
 	o.queues[p.class].push(p, o.host)
 	o.waiting |= 1 << p.class
-	if o.host == nil {
-		o.counters.MaxQueue = max(o.counters.MaxQueue, o.queues[p.class].bytes)
-	}
+	o.counters.MaxQueue = max(o.counters.MaxQueue, o.queues[p.class].bytes)
 	o.arm()
 }
 
@@ -191,12 +111,13 @@ func (o *Port) handle(*packet) {
 	o.armed = false
 	if c, ok := o.choose(); ok {
 		q := &o.queues[c]
-		p := q.pop(o.host)
+		p, empty := q.pop(o.host)
 		if q.bytes == 0 {
 			o.waiting &^= 1 << c
 		}
 		o.transmit(p)
 		o.arm()
+		empty.callSender()
 	}
 }
 
@@ -363,9 +284,13 @@ func (o *Port) SetDown(down bool) {
 // on the cable.
 func (o *Port) Flush() {
 	o.f.mustBeAlone("Port.Flush")
+	var empty []*flow
 	for c := range o.queues {
 		for q := &o.queues[c]; q.bytes > 0; {
-			p := q.pop(o.host)
+			p, fl := q.pop(o.host)
+			if fl != nil {
+				empty = append(empty, fl)
+			}
 			if o.sw != nil {
 				o.sw.release(p)
 			}
@@ -375,4 +300,7 @@ func (o *Port) Flush() {
 		}
 	}
 	o.waiting, o.turn, o.credit, o.left = 0, 0, 0, [classes]int{}
+	for _, fl := range empty {
+		fl.callSender()
+	}
 }

@@ -32,10 +32,11 @@ type Config struct {
 
 // Host is a host on a link, which it owns.
 type Host struct {
-	link  link.Link
-	cfg   Config
-	mac   [6]byte
-	clock stack.Clock
+	link   link.Link
+	cfg    Config
+	mac    [6]byte
+	clock  stack.Clock
+	queues link.Queues // link, or nil
 
 	receiver atomic.Pointer[func(*stack.Datagram)]
 	watch    atomic.Pointer[func(stack.Change)]
@@ -74,6 +75,7 @@ func New(l link.Link, cfg *Config) (*Host, error) {
 			cfg.Addr), l.Close())
 	}
 	h := &Host{link: l, cfg: *cfg, mac: [6]byte(l.MAC()), clock: link.ClockOf(l)}
+	h.queues, _ = l.(link.Queues)
 	h.loop.h = h
 	link.Watch(l, h.changed)
 	l.Attach(h.receive)

@@ -19,7 +19,12 @@ type path struct {
 	ends stack.Ends
 	head [headers]byte
 	id   atomic.Uint32 // IPv4 identification of the last datagram
+
+	qpn   uint32     // of all datagrams, or 0
+	queue link.Queue // nil: none
 }
+
+var _ stack.Queued = (*path)(nil)
 
 // Path implements [stack.DatagramPort].
 func (n nic) Path(a stack.PathAttr) (stack.Path, error) {
@@ -37,7 +42,7 @@ func (n nic) Path(a stack.PathAttr) (stack.Path, error) {
 	if !ok {
 		return nil, fmt.Errorf("static: a path to %v, which is no neighbour: %w", a.Dst, syscall.ENETUNREACH)
 	}
-	p := &path{h: n.h, ends: stack.Ends{Src: a.Src, Dst: a.Dst}}
+	p := &path{h: n.h, ends: stack.Ends{Src: a.Src, Dst: a.Dst}, qpn: a.QPN}
 	p.id.Store(n.h.clock.Uint32())
 	b := p.head[:]
 	copy(b, mac[:])
@@ -68,8 +73,27 @@ func (p *path) Batch(int) int { return 1 }
 // LocalNIC implements [stack.Path]. All datagrams are packets on the link.
 func (p *path) LocalNIC() stack.NIC { return nil }
 
+// Queue implements [stack.Queued].
+func (p *path) Queue(ready func()) bool {
+	if p.h.queues == nil || p.qpn == 0 {
+		return false
+	}
+	const bthLen, destQP = 12, 4 // IBTA Vol 1 §9.2: the destination QP has bytes 5 to 7
+	b := append(p.head[:], make([]byte, bthLen)...)
+	binary.BigEndian.PutUint32(b[headers+destQP:], p.qpn)
+	p.queue = p.h.queues.Queue(b, ready)
+	return p.queue != nil
+}
+
+// Full implements [stack.Queued].
+func (p *path) Full() bool { return p.queue.Full() }
+
 // Close implements [stack.Path].
-func (p *path) Close() {}
+func (p *path) Close() {
+	if p.queue != nil {
+		p.queue.Close()
+	}
+}
 
 // sender collects frames in a buffer.
 type sender struct {

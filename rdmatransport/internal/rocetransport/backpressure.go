@@ -5,6 +5,9 @@ import "github.com/softrnic/softrnic/stack"
 // Send path: backpressure. Packets to the peer's process may go through shared memory. Packets that
 // do not fit wait in a limited backlog in this process. A QP with a large backlog on its path sends
 // nothing for a while, so that nothing is lost.
+//
+// An adapter may have a queue for each path (see [stack.Queued]). A QP whose queue is full sends no
+// requests and READ responses until the adapter calls it. Acknowledgements do not wait.
 
 // backlogged returns a path that may have a backlog, or nil.
 func backlogged(p stack.Path) stack.Backlogged {
@@ -37,4 +40,30 @@ func (q *qp) blockedBy(b stack.Backlogged) bool {
 		q.pace = nil
 	}
 	return false
+}
+
+// queued opens the queue of the QP's path in the adapter, and reports whether it has one.
+func (q *qp) queued(p stack.Path) bool {
+	a, ok := p.(stack.Queued)
+	return ok && a.Queue(q.onRoom)
+}
+
+// full reports whether the QP must wait for room in the adapter, which then calls onRoom. Packets
+// that are gathered are sent before, so that they count.
+func (q *qp) full() bool {
+	if !q.isQueued {
+		return false
+	}
+	if q.out != nil {
+		q.out.Flush()
+		q.out = nil
+	}
+	p, _ := q.path.(stack.Queued)
+	return p.Full()
+}
+
+// onRoom is called when the adapter has sent the packets of the QP.
+func (q *qp) onRoom() {
+	q.h.Lock()
+	q.sendDueAndUnlock()
 }

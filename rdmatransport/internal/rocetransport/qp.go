@@ -169,7 +169,7 @@ func (q *qp) connect(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	q.closePaths()
 	q.path, q.ends, q.notify, q.mtu = path, path.Ends(), notify, mtu
-	q.hasBacklog = backlogged(path) != nil
+	q.hasBacklog, q.isQueued = backlogged(path) != nil, q.queued(path)
 	if notify != nil {
 		q.pacer().react = newReaction(q.e.dcqcn)
 	}
@@ -183,7 +183,8 @@ func (q *qp) closePaths() {
 	}
 	q.notify.close()
 	q.endCongestion()
-	q.path, q.ends, q.notify, q.peerPort, q.pairedQP, q.hasBacklog = nil, nil, nil, nil, nil, false
+	q.path, q.ends, q.notify, q.peerPort, q.pairedQP = nil, nil, nil, nil, nil
+	q.hasBacklog, q.isQueued = false, false
 }
 
 // reset clears everything except the QP's number and port.

@@ -57,7 +57,7 @@ func (q *qp) settings() (in send.Setting) {
 	if q.pairedQP != nil {
 		in |= send.Direct
 	}
-	if q.pace != nil {
+	if q.pace != nil || q.isQueued {
 		in |= send.Paced
 	}
 	return in
@@ -78,10 +78,10 @@ func (q *qp) describeOne(wr *verbs.PostedSend) {
 	q.sending.Post(kind, length, wr.Flags&verbs.SendFence != 0)
 }
 
-// sendBurst sends the packets of a burst. It returns false if the rate limit does not allow that
-// yet. With a rate limit, each burst is a single packet.
+// sendBurst sends the packets of a burst. It returns false if the adapter or the rate limit does
+// not allow that yet. With either, each burst is a single packet.
 func (q *qp) sendBurst(b *send.Burst) bool {
-	if q.pace != nil && !q.paceBurst(b) {
+	if q.full() || q.pace != nil && !q.paceBurst(b) {
 		return false
 	}
 	wr := q.h.Send(b.Request)

@@ -5,19 +5,25 @@ package rocetransport
 // dropped. There are no acknowledgements. (IBTA Vol 1 §9.8.2)
 
 import (
+	"math"
+
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/send"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/verbs"
 )
 
 // sendMessages sends posted requests, a window at a time. Nothing is acknowledged, so a pause after
-// each window lets other goroutines run.
+// each window lets other goroutines run. An adapter with a queue for the QP needs none.
 func (q *qp) sendMessages() {
 	u := q.unreliable
 	if u.resume != 0 || q.blocked() {
 		return
 	}
-	for budget := send.Window(send.DefaultWindow, q.mtu); q.h.SendLen() > 0; {
+	budget := send.Window(send.DefaultWindow, q.mtu)
+	if q.isQueued {
+		budget = math.MaxUint32
+	}
+	for q.h.SendLen() > 0 {
 		if q.draining() && u.packet == 0 {
 			return
 		}
@@ -33,6 +39,9 @@ func (q *qp) sendMessages() {
 			continue
 		}
 		for packets := q.packets(uint32(wr.Length())); u.packet < packets; u.packet++ {
+			if q.full() {
+				return
+			}
 			if budget == 0 {
 				u.resume = q.e.now() + windowPause
 				return

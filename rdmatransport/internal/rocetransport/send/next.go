@@ -51,7 +51,7 @@ const (
 	Draining Setting = 1 << iota // no request is started any more
 	// Requests after the oldest are not started: they will be moved without packets.
 	Direct
-	Paced // a rate limit may delay each packet
+	Paced // a rate limit or the adapter may delay each packet
 	Open  // an open frame has room for small packets
 )
 
