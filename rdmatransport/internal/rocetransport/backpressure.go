@@ -48,12 +48,11 @@ func (q *qp) queued(p stack.Path) bool {
 	return ok && a.Queue(q.onRoom)
 }
 
-// full reports whether the QP must wait for room in the adapter, which then calls onRoom. Packets
-// that are gathered are sent before, so that they count.
-func (q *qp) full() bool {
-	if !q.isQueued {
-		return false
-	}
+// full reports whether the QP must wait for room in the adapter, which then calls onRoom.
+func (q *qp) full() bool { return q.isQueued && q.queueFull() }
+
+// queueFull is full for a QP with a queue. Gathered packets are sent first, so that they count.
+func (q *qp) queueFull() bool {
 	if q.out != nil {
 		q.out.Flush()
 		q.out = nil
