@@ -353,9 +353,8 @@ The permutation has %d packets; averages of two seeds, with one QP:
 		}
 	}
 	text += `
-With go-back-N some flows wait for the timeout, although nothing was lost: the time is that of the last flow, and the median shows the
-others. With selective repeat none does, but a few wait for probes. Spraying needs adapters that place packets in any order, and wait before
-they call one lost.
+The time is that of the last flow, and the median shows the others. Nothing was lost, and no flow waits for the timeout. With selective
+repeat a few wait for probes. Spraying needs adapters that place packets in any order, and wait before they call one lost.
 `
 	write(t, "ecmp.md", text)
 }
