@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/fabric"
+	"github.com/softrnic/softrnic/link/linktest"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/verbs"
 )
@@ -195,5 +197,53 @@ func TestFullUC(t *testing.T) {
 	f.Run(time.Millisecond)
 	if n := a.h.Port().Counters().MaxQueue; gbps(s.bytes, f.Now()) < 85 || n > 3*frame {
 		t.Errorf("%.1f Gbit/s, %d bytes queued", gbps(s.bytes, f.Now()), n)
+	}
+}
+
+// TestQueue: a queue of an adapter has one sender at a time, which is called once when it is empty
+// after it was full, and not after Close.
+func TestQueue(t *testing.T) {
+	f := newFabric(t, &fabric.Config{Topology: fabric.Star(3)})
+	a, b := f.Hosts()[0], f.Hosts()[1]
+	to := func(h *fabric.Host, qpn byte) link.Frame {
+		fr := linktest.Plain(h.MAC(), a.MAC(), 4000, "")
+		clear(fr.Data[12:54])
+		copy(fr.Data[12:], []byte{8, 0, 0x45})
+		fr.Data[23] = 17 // UDP
+		copy(fr.Data[36:], []byte{4791 >> 8, 4791 & 0xff})
+		fr.Data[42+7] = qpn
+		return fr
+	}
+	calls := 0
+	open := func(fr link.Frame) link.Queue { return a.Queue(fr.Data[:54], func() { calls++ }) }
+	q := open(to(b, 1))
+	if q == nil || open(to(b, 1)) != nil || open(to(a, 1)) != nil || open(to(b, 2)) == nil || open(to(f.Hosts()[2], 1)) == nil {
+		t.Fatal("each QP of another host has a queue, for one sender")
+	}
+	fill := func() (n int) {
+		for !q.Full() {
+			must(a.Write([]link.Frame{to(b, 1)}))(t)
+			n++
+		}
+		return n
+	}
+	if n := fill(); n != 4 || !q.Full() { // one of them on the cable
+		t.Errorf("it is full with %d frames", n)
+	}
+	must(a.Write([]link.Frame{to(b, 2), to(b, 2), to(b, 2), to(b, 2), to(b, 2), to(b, 2)}))(t) // its sender does not wait
+	f.Run(time.Millisecond)
+	if calls != 1 || q.Full() {
+		t.Errorf("the sender was called %d times", calls)
+	}
+	fill()
+	a.Port().Flush()
+	if calls != 2 {
+		t.Errorf("the sender was called %d times, with a flush", calls)
+	}
+	fill()
+	q.Close()
+	f.Run(time.Millisecond)
+	if calls != 2 || a.Port().Queued() > 0 || open(to(b, 1)) == nil {
+		t.Errorf("%d calls after Close, %d bytes are queued", calls-2, a.Port().Queued())
 	}
 }

@@ -119,6 +119,9 @@ func TestDatagrams(t *testing.T) {
 		if own.MTU() != a.port.MTU()-28 || own.LocalNIC() != nil || *own.Ends() != (stack.Ends{Src: addrs[0], Dst: addrs[0]}) {
 			t.Errorf("MTU %d, %v", own.MTU(), own.Ends())
 		}
+		if other.(stack.Queued).Queue(func() {}) {
+			t.Error("the path has a queue in a switch")
+		}
 		s := a.nic.Datagrams().Sender()
 		for _, n := range []int{0, -1, own.MTU() + 1} {
 			if _, payload := s.Datagram(own, n); payload != nil {
