@@ -49,8 +49,8 @@ func (h *Host) flow(key uint64) *flow {
 	return fl
 }
 
-// replies reports whether READ responses wait in a flow. An acknowledgement that overtook them would
-// say that they are lost.
+// replies reports whether READ responses wait in a flow. An acknowledgement that overtook them
+// would say that they are lost.
 func (h *Host) replies(key uint64) bool {
 	fl := h.flows[key]
 	return fl != nil && fl.replies > 0
