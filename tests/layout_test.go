@@ -176,6 +176,38 @@ func TestNestedModules(t *testing.T) {
 	}
 }
 
+// TestEngineModules: the engine of the drop-in libraries links what a device needs. Each program
+// that uses the libraries loads it, and initializes all of its packages. A parser of command lines
+// and a client of Prometheus took a third of it.
+func TestEngineModules(t *testing.T) {
+	engine := "cmd/dropin/libsoftrnic"
+	var allowed []string // by some link, stack or transport
+	for _, m := range modules {
+		allowed = append(allowed, m.allowed...)
+	}
+	cmd := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}} {{with .Module}}{{.Path}}{{end}}", "./"+engine)
+	cmd.Dir = ".."
+	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH=amd64", "CGO_ENABLED=1")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for line := range strings.Lines(string(out)) {
+		name, of, _ := strings.Cut(strings.TrimSpace(line), " ")
+		found = found || name == module+"/"+engine
+		if of != "" && of != module && !slices.Contains(allowed, of) {
+			t.Errorf("%s links %s of module %s; only %v are allowed", engine, name, of, allowed)
+		}
+		if slices.Contains([]string{"net/http", "text/template", "encoding/xml", "encoding/gob", "expvar"}, name) {
+			t.Errorf("%s links %s", engine, name)
+		}
+	}
+	if !found {
+		t.Errorf("%s is not in the list of its packages", engine)
+	}
+}
+
 // TestCommandModules: the command softrnic links no client of Kubernetes' API, which is larger than
 // all of the rest. The device plugin needs none, and softrnic-dra is a module of its own.
 func TestCommandModules(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/softrnic/softrnic/cmd/internal/arguments"
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/cdi"
@@ -99,7 +100,7 @@ func main() {
 }
 
 func runCommandLine(ctx context.Context, args []string, e *cli.Env) int {
-	return cli.Run(ctx, args, e, grammar(args), overview)
+	return arguments.Run(ctx, args, e, grammar(args), overview)
 }
 
 // grammar returns a struct with the command that args name, or with all. The description of all

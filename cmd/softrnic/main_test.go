@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/softrnic/softrnic/cmd/internal/arguments"
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/clitest"
@@ -200,8 +201,8 @@ func TestCommandAlone(t *testing.T) {
 		name := strings.ToLower(f.Name)
 		for _, args := range [][]string{{name, "--help"}, {name, "--no-such-flag"}} {
 			alone, all := new(bytes.Buffer), new(bytes.Buffer)
-			code := cli.Run(t.Context(), args, &cli.Env{Stdout: alone, Stderr: alone}, grammar(args), overview)
-			want := cli.Run(t.Context(), args, &cli.Env{Stdout: all, Stderr: all}, new(commands), overview)
+			code := arguments.Run(t.Context(), args, &cli.Env{Stdout: alone, Stderr: alone}, grammar(args), overview)
+			want := arguments.Run(t.Context(), args, &cli.Env{Stdout: all, Stderr: all}, new(commands), overview)
 			if code != want || alone.String() != all.String() {
 				t.Errorf("%v: %d\n%swant %d\n%s", args, code, alone, want, all)
 			}

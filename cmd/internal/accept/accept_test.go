@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -16,8 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/softrnic/softrnic/verbs/admission"
 )
 
 // listener returns what is in accepted, an error or a connection, until it is closed.
@@ -116,20 +114,15 @@ func TestServe(t *testing.T) {
 			}
 		}
 		limits.Reached("test", "memory", func() uint64 { return 3 })
-		err := testutil.CollectAndCompare(limits, strings.NewReader(`
-# HELP softrnic_displaced_connections_total Connections without a valid message that were ended to make room for others.
-# TYPE softrnic_displaced_connections_total counter
-softrnic_displaced_connections_total{server="test"} 47
-# HELP softrnic_limit_reached_total What had to wait, or was refused, as the peer or all had as much as they may, by what it is.
-# TYPE softrnic_limit_reached_total counter
-softrnic_limit_reached_total{limit="memory",server="test"} 3
-# HELP softrnic_refused_connections_total Connections that were refused, because the peer or all had as many as they may.
-# TYPE softrnic_refused_connections_total counter
-softrnic_refused_connections_total{server="test"} 0
-`), "softrnic_displaced_connections_total", "softrnic_limit_reached_total", "softrnic_refused_connections_total")
-		if err != nil {
-			t.Error(err)
-		}
+		limits.Each(func(server string, s admission.Stats) {
+			if server != "test" || s.Displaced != 47 || s.Refused != 0 {
+				t.Errorf("%s: %+v", server, s)
+			}
+		}, func(server, of string, count uint64) {
+			if server != "test" || of != "memory" || count != 3 {
+				t.Error(server, of, count)
+			}
+		})
 		cancel()
 		if err := <-served; err != nil {
 			t.Error(err)
@@ -225,5 +218,3 @@ func TestGuard(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
-
-var _ prometheus.Collector = (*Limits)(nil)

@@ -1,5 +1,5 @@
-// Package cli runs a command line. It parses the arguments, and reports an error as one line on
-// stderr and an exit code.
+// Package cli is what commands share: their input and output, their errors, which become one line
+// on stderr and an exit code, and their log. The drop-in libraries have it too.
 package cli
 
 import (
@@ -8,18 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/bits"
-	"reflect"
 	"runtime"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"sync"
-	"time"
 
-	"github.com/alecthomas/kong"
-
-	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/pipe"
 )
 
@@ -44,7 +37,7 @@ type Env struct {
 	// program.
 	Command string
 
-	text *Checked // returned by Text
+	text *Checked // returned by Text; set by Run
 }
 
 // Text returns a writer to Stdout that defers errors. A command need not check each write: the
@@ -95,131 +88,26 @@ func (e *Env) OnPipe(cfg *pipe.Config) (*Env, error) {
 	return &Env{Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr, LAN: lan, Counted: true, text: e.text}, nil
 }
 
-// nodeGroup is the group of --help with the flags of node.Flags.
-var nodeGroup = kong.Group{Key: "node", Title: "The node:"}
-
-// Run runs one command line and returns the exit code. grammar is a pointer to a struct of kong's
-// whose fields are the commands. overview is the first text of --help.
-func Run(ctx context.Context, args []string, e *Env, grammar any, overview string) int {
+// Run runs a command and returns its exit code. The error is that of the command, or else the first
+// one of Text. It is reported on one line. parse returns the command, or nil if nothing is left to
+// do.
+func (e *Env) Run(ctx context.Context, parse func() (command func() error, err error)) int {
 	e.text = NewChecked(e.Stdout)
-	exited := false // kong has handled --help or --version
-	parser := kong.Must(grammar,
-		kong.Name("softrnic"),
-		kong.Description(overview),
-		kong.Vars{"version": Version()},
-		kong.Writers(e.text, e.Stderr),
-		kong.Exit(func(int) { exited = true }),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, NoAppDescFormat: true, WrapUpperBound: 120}),
-		kong.ValueFormatter(withVariable),
-		kong.ExplicitGroups([]kong.Group{nodeGroup}),
-		mappers,
-		kong.Bind(e),
-		kong.BindTo(ctx, (*context.Context)(nil)),
-	)
-	if len(args) == 0 {
-		args = []string{"--help"}
-	}
-	cmd, err := parser.Parse(args)
+	command, err := parse()
 	switch {
 	case e.text.Err() != nil:
 		return e.fail(e.text.Err())
-	case exited:
-		return ExitOK
 	case err != nil:
-		return e.fail(badUsage(err))
+		return e.fail(err)
+	case command == nil:
+		return ExitOK
 	}
-	if err = cmd.Run(); err == nil {
+	if err = command(); err == nil {
 		err = e.text.Err()
 	} else if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = errors.New("interrupted")
 	}
 	return e.fail(err)
-}
-
-// badUsage converts a parse error to a UsageError that names the command's --help. If a command is
-// unknown, it lists the commands.
-func badUsage(err error) error {
-	failed := (*kong.ParseError)(nil)
-	if !errors.As(err, &failed) {
-		return UsageError{err}
-	}
-	node := failed.Context.Selected()
-	if node == nil {
-		node = failed.Context.Model.Node
-	}
-	var commands []string
-	for _, child := range node.Children {
-		commands = append(commands, child.Name)
-	}
-	if unknown := "unexpected argument"; strings.HasPrefix(err.Error(), unknown) && len(commands) > 0 {
-		what, _, _ := strings.Cut(err.Error(), ", did you mean")
-		err = fmt.Errorf("%s: the commands are %s", what, strings.Join(commands, ", "))
-	}
-	return UsageError{fmt.Errorf("%w (%s --help explains)", err, node.FullPath())}
-}
-
-// withVariable returns the help of a flag with the environment variable of its tag var, as kong
-// does for its own tag env. Kong would read that, also for the other commands.
-func withVariable(v *kong.Value) string {
-	help := kong.DefaultHelpValueFormatter(v)
-	if name := v.Tag.Get("var"); name != "" {
-		help = strings.TrimSuffix(help, ".") + " ($" + name + ")."
-	}
-	return help
-}
-
-// mappers parse flags of these types.
-var mappers = kong.OptionFunc(func(k *kong.Kong) error {
-	return errors.Join(
-		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(decodeDuration)).Apply(k),
-		kong.NamedMapper("port", between(1, 1<<16-1, "")).Apply(k),
-		kong.NamedMapper("window", kong.MapperFunc(decodeWindow)).Apply(k),
-		kong.NamedMapper("mtu",
-			between(link.MinMTU, link.MaxSuperframe, " bytes: 1500 for a RoCE path MTU of 1024, 4200 for 4096")).Apply(k),
-	)
-})
-
-// between parses a flag as an integer from least to most. The error for any other value ends with
-// remark.
-func between(least, most int64, remark string) kong.MapperFunc {
-	return func(ctx *kong.DecodeContext, target reflect.Value) error {
-		var s string
-		if err := ctx.Scan.PopValueInto("number", &s); err != nil {
-			return err
-		}
-		n, err := strconv.ParseInt(s, 10, 64)
-		if err != nil || n < least || n > most {
-			return fmt.Errorf("%s: must be %d to %d%s", s, least, most, remark)
-		}
-		target.Set(reflect.ValueOf(n).Convert(target.Type()))
-		return nil
-	}
-}
-
-// decodeWindow parses a RoCE window: a power of two.
-func decodeWindow(ctx *kong.DecodeContext, target reflect.Value) error {
-	err := between(128<<10, 16<<20, " bytes, a power of two")(ctx, target)
-	if n := target.Int(); err == nil && n&(n-1) != 0 {
-		err = fmt.Errorf("%d: must be a power of two, such as %d", n, 1<<bits.Len64(uint64(n)))
-	}
-	return err
-}
-
-// decodeDuration parses a duration in Go's syntax, or a number of seconds as in perftest's -D.
-func decodeDuration(ctx *kong.DecodeContext, target reflect.Value) error {
-	var s string
-	if err := ctx.Scan.PopValueInto("time", &s); err != nil {
-		return err
-	}
-	d, err := time.ParseDuration(s)
-	if seconds, plain := strconv.ParseFloat(s, 64); plain == nil {
-		d, err = time.ParseDuration(strconv.FormatFloat(seconds, 'f', -1, 64) + "s")
-	}
-	if err != nil {
-		return fmt.Errorf("%q is not a duration: must be like 500ms, 5s or 2m; a number without a unit is in seconds", s)
-	}
-	target.SetInt(int64(d))
-	return nil
 }
 
 // fail reports err on one line, unless it is nil, and returns the exit code.

@@ -23,7 +23,7 @@ func (f *Flags) startMetrics(n *node.Node) (stop func(), err error) {
 	}
 	n.Dev.MeasureLatency()
 	all := prometheus.NewRegistry() // a Registry is a Collector
-	all.MustRegister(metrics.NewCollector(n.Dev), f.Limits)
+	all.MustRegister(metrics.NewCollector(n.Dev), limitsCollector{f.Limits})
 	if n.TLS != nil {
 		f.Limits.Reached("tls", "handshakes", n.TLS.Displaced)
 	}
@@ -38,7 +38,7 @@ func (f *Flags) startMetrics(n *node.Node) (stop func(), err error) {
 func ServeMetrics(addr string, c prometheus.Collector, log *slog.Logger) (stop func(), err error) {
 	limits := new(accept.Limits)
 	all := prometheus.NewRegistry()
-	all.MustRegister(c, limits)
+	all.MustRegister(c, limitsCollector{limits})
 	return serveMetrics(addr, all, limits, log)
 }
 

@@ -5,5 +5,3 @@ package status
 import "errors"
 
 func makeDirectory(string) error { return errors.ErrUnsupported }
-
-func refused(error) bool { return false }

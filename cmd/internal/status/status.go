@@ -1,7 +1,7 @@
 // Package status publishes the state of a node's queue pairs to other processes of the user. Each
 // node listens on a unix socket in a common directory. It reads a [Request] and answers with a
-// [Node], both as JSON objects. softrnic top connects to all nodes, and softrnic impair and fault
-// to those of a process.
+// [Node], both as JSON objects. Package query asks them: softrnic top asks all nodes, and softrnic
+// impair and fault those of a process.
 package status
 
 import (
@@ -13,13 +13,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/softrnic/softrnic/cmd/internal/accept"
 	"github.com/softrnic/softrnic/cmd/internal/node"
@@ -35,7 +30,7 @@ type Node struct {
 	PID int `json:"pid"`
 	// The process of the softrnic run --metrics that started the program.
 	Run int `json:"run,omitempty"`
-	// Hidden nodes are for the answers of softrnic run to iproute2's rdma only: see All.
+	// Hidden nodes are for the answers of softrnic run to iproute2's rdma only: see query.All.
 	Hidden bool `json:"hidden,omitempty"`
 	// Devices are the names of the devices as programs under softrnic run see them, and GUID is the
 	// system image GUID of these in hexadecimal.
@@ -167,7 +162,7 @@ func Publish(dev *verbs.Device, impairment *node.Impairment, faults *node.Faults
 				continue
 			}
 			pause = accept.Pause{}
-			if conn.SetDeadline(time.Now().Add(askTimeout)) == nil {
+			if conn.SetDeadline(time.Now().Add(Timeout)) == nil {
 				err := execute(conn, impairment, faults)
 				answer := n.of(dev, impairment, faults, tunnel)
 				if err != nil {
@@ -180,6 +175,9 @@ func Publish(dev *verbs.Device, impairment *node.Impairment, faults *node.Faults
 	}()
 	return func() { _ = l.Close(); <-ended }, nil
 }
+
+// Timeout is the longest time of an answer.
+const Timeout = 2 * time.Second
 
 // maxRequest is the largest request, in bytes.
 const maxRequest = 64 << 10
@@ -202,100 +200,4 @@ func execute(conn io.Reader, impairment *node.Impairment, faults *node.Faults) e
 		return errors.New("the link cannot be impaired: start the program with --impair none, or with another value of --impair")
 	}
 	return impairment.Set(*r.Impair)
-}
-
-// Bounds of a node's answer: its time, and its length in bytes, with room for 100,000 QPs.
-const (
-	askTimeout = 2 * time.Second
-	maxAnswer  = 256 << 20
-)
-
-// Nodes returns the status of all nodes of this user, sorted by process ID. If pid is not 0, it
-// returns the nodes of that process and of its descendants only. It removes sockets that killed
-// processes have left.
-func Nodes(ctx context.Context, pid int) ([]Node, error) { return Ask(ctx, pid, Request{}) }
-
-// Ask is like Nodes, and each node executes r first. Node.Error says why one did not.
-func Ask(ctx context.Context, pid int, r Request) ([]Node, error) {
-	nodes, err := AskAll(ctx, pid, r)
-	return slices.DeleteFunc(nodes, func(n Node) bool { return n.Hidden }), err
-}
-
-// All is like Nodes with a pid of 0, and includes hidden nodes.
-func All(ctx context.Context) ([]Node, error) { return AskAll(ctx, 0, Request{}) }
-
-// AskAll is like Ask, and includes hidden nodes.
-func AskAll(ctx context.Context, pid int, r Request) ([]Node, error) {
-	entries, err := os.ReadDir(Directory())
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	var nodes []Node
-	for _, e := range entries {
-		name, _, _ := strings.Cut(e.Name(), "-")
-		if of, err := strconv.Atoi(name); pid != 0 && (err != nil || !descends(of, pid)) {
-			continue
-		}
-		socket := filepath.Join(Directory(), e.Name())
-		n, err := ask(ctx, socket, r)
-		switch {
-		case err == nil:
-			nodes = append(nodes, n)
-		case refused(err):
-			// Its process has died, or is between bind and listen.
-			if i, err := e.Info(); err == nil && time.Since(i.ModTime()) > time.Second {
-				_ = os.Remove(socket)
-			}
-		case ctx.Err() != nil:
-			return nil, ctx.Err()
-		}
-	}
-	slices.SortStableFunc(nodes, func(a, b Node) int { return a.PID - b.PID })
-	return nodes, nil
-}
-
-func ask(ctx context.Context, socket string, r Request) (n Node, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
-	if err != nil {
-		return n, err
-	}
-	defer func() { _ = conn.Close() }()
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
-	if err := json.NewEncoder(conn).Encode(r); err != nil {
-		return n, err
-	}
-	var answer json.RawMessage
-	if err := json.NewDecoder(io.LimitReader(conn, maxAnswer)).Decode(&answer); err != nil {
-		return n, err
-	}
-	return n, json.Unmarshal(plain(answer), &n)
-}
-
-// plain replaces control characters in the strings of a JSON value: other processes say what is
-// shown on a terminal. A JSON value has backslashes in strings only.
-func plain(value []byte) []byte {
-	b := make([]byte, 0, len(value))
-	for i := 0; i < len(value); {
-		r, n := utf8.DecodeRune(value[i:])
-		if r == '\\' { // as the value is valid, the rest of the escape follows
-			switch n = 2; value[i+1] {
-			case 'b', 'f', 'n', 'r', 't':
-				r = 0
-			case 'u':
-				n = 6
-				if code, err := strconv.ParseUint(string(value[i+2:i+6]), 16, 16); err == nil {
-					r = rune(code)
-				}
-			}
-		}
-		if space := n == 1 && r < ' '; unicode.IsControl(r) && !space { // that is between the strings
-			b = utf8.AppendRune(b, unicode.ReplacementChar)
-		} else {
-			b = append(b, value[i:i+n]...)
-		}
-		i += n
-	}
-	return b
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/softrnic/softrnic/stack/netstack"
 
 	"github.com/softrnic/softrnic/cmd/internal/status"
+	"github.com/softrnic/softrnic/cmd/internal/status/query"
 )
 
 func ok(t testing.TB, err error) {
@@ -65,7 +66,7 @@ func TestWithoutDescriptors(t *testing.T) {
 	}
 	restored()
 	ok(t, unix.Shutdown(client, unix.SHUT_WR)) // it has no request for the process
-	nodes, err := status.All(t.Context())
+	nodes, err := query.All(t.Context())
 	if err != nil || len(nodes) != 1 || nodes[0].Command != "test" {
 		t.Errorf("%+v, %v", nodes, err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/softrnic/softrnic/link/pipe"
 
+	"github.com/softrnic/softrnic/cmd/internal/arguments"
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 )
 
@@ -57,7 +58,7 @@ func (p Program) Go(ctx context.Context, lan *pipe.Switch, announced chan<- stru
 	var stdout, stderr Output
 	stdout.seen = announced
 	go func() {
-		code := cli.Run(ctx, args, &cli.Env{Stdout: &stdout, Stderr: &stderr, LAN: lan}, p(), "")
+		code := arguments.Run(ctx, args, &cli.Env{Stdout: &stdout, Stderr: &stderr, LAN: lan}, p(), "")
 		done <- Outcome{code, stdout.String(), stderr.String()}
 	}()
 	return done
@@ -125,7 +126,7 @@ func (p Program) StartWith(t *testing.T, lan *pipe.Switch, stdin io.Reader, args
 	ctx, stop := context.WithCancel(t.Context())
 	c := &Command{code: make(chan int, 1), Stop: stop}
 	go func() {
-		c.code <- cli.Run(ctx, strings.Fields(args), &cli.Env{Stdin: stdin, Stdout: &c.Out, Stderr: &c.Err, LAN: lan}, p(), "")
+		c.code <- arguments.Run(ctx, strings.Fields(args), &cli.Env{Stdin: stdin, Stdout: &c.Out, Stderr: &c.Err, LAN: lan}, p(), "")
 	}()
 	t.Cleanup(stop)
 	return c

@@ -13,6 +13,7 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/status"
+	"github.com/softrnic/softrnic/cmd/internal/status/query"
 	"github.com/softrnic/softrnic/rdmatransport/fault"
 )
 
@@ -93,7 +94,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	if c.rules != "" {
 		r.Fault = &c.rules
 	}
-	nodes, err := status.AskAll(ctx, c.pid, r)
+	nodes, err := query.AskAll(ctx, c.pid, r)
 	switch {
 	case err != nil:
 		return err

@@ -10,6 +10,7 @@ import (
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"
 	"github.com/softrnic/softrnic/cmd/internal/status"
+	"github.com/softrnic/softrnic/cmd/internal/status/query"
 	"github.com/softrnic/softrnic/link/impair"
 )
 
@@ -44,7 +45,7 @@ func (c *Command) Run(ctx context.Context, e *cli.Env) error {
 	if c.Spec != "" {
 		r.Impair = &c.Spec
 	}
-	nodes, err := status.Ask(ctx, c.PID, r)
+	nodes, err := query.Ask(ctx, c.PID, r)
 	switch {
 	case err != nil:
 		return err

@@ -11,13 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/cmd/internal/status"
+	"github.com/softrnic/softrnic/cmd/internal/status/query"
 	"github.com/softrnic/softrnic/verbs"
 )
 
 // Serve answers the requests that arrive on a socket of packets until its other end is closed. The
 // devices are those in sysfs below root. The socket of the program has a port ID.
 func Serve(socket *os.File, root string, port uint32) error {
-	s := server{root, port, func() ([]status.Node, error) { return status.All(context.Background()) }}
+	s := server{root, port, func() ([]status.Node, error) { return query.All(context.Background()) }}
 	buf := make([]byte, 1<<16)
 	for {
 		n, err := socket.Read(buf)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/status"
+	"github.com/softrnic/softrnic/cmd/internal/status/query"
 )
 
 // Command shows the peers of nodes.
@@ -33,7 +34,7 @@ func (*Command) Help() string {
 
 // Run shows the peers.
 func (c *Command) Run(ctx context.Context, e *cli.Env) error {
-	nodes, err := status.Nodes(ctx, c.PID)
+	nodes, err := query.Nodes(ctx, c.PID)
 	if err != nil {
 		return err
 	}

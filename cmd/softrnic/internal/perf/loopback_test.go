@@ -13,7 +13,7 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/node"
-	"github.com/softrnic/softrnic/cmd/internal/status"
+	"github.com/softrnic/softrnic/cmd/internal/status/query"
 )
 
 // TestPerfWays: perf --loopback by default measures each wire protocol in packets and on the direct
@@ -213,7 +213,7 @@ func TestPerfLoopbackWatched(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	p := program.Start(t, nil, "perf write bw --loopback --packets -D 60s --warmup 0")
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-		nodes, err := status.Nodes(t.Context(), 0)
+		nodes, err := query.Nodes(t.Context(), 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/running"
-	"github.com/softrnic/softrnic/cmd/internal/status"
+	"github.com/softrnic/softrnic/cmd/internal/status/query"
 	"github.com/softrnic/softrnic/rdmatransport/metrics"
 )
 
@@ -23,7 +23,7 @@ func (programs) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (p programs) Collect(ch chan<- prometheus.Metric) {
-	nodes, err := status.Nodes(context.Background(), 0)
+	nodes, err := query.Nodes(context.Background(), 0)
 	if err != nil {
 		p.log.Warn("the program's processes cannot be asked for what they count", "error", err)
 	}

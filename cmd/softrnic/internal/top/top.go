@@ -15,6 +15,7 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/status"
+	"github.com/softrnic/softrnic/cmd/internal/status/query"
 )
 
 // Command shows the queue pairs of nodes.
@@ -54,7 +55,7 @@ var errNone = errors.New("no node of this user runs here: start one, such as sof
 
 // Run shows nodes until ctx ends, and then returns nil, or until c.Count samples are shown.
 func (c *Command) Run(ctx context.Context, e *cli.Env) error {
-	nodes, err := status.Nodes(ctx, c.PID)
+	nodes, err := query.Nodes(ctx, c.PID)
 	switch {
 	case err != nil:
 		return err
@@ -77,7 +78,7 @@ func (c *Command) print(ctx context.Context, w io.Writer, before []status.Node) 
 			return nil
 		case <-time.After(c.Interval):
 		}
-		now, err := status.Nodes(ctx, c.PID)
+		now, err := query.Nodes(ctx, c.PID)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -128,7 +129,7 @@ type looked struct {
 
 func (m *screen) look() tea.Cmd {
 	return tea.Tick(m.c.Interval, func(time.Time) tea.Msg {
-		nodes, err := status.Nodes(m.ctx, m.c.PID)
+		nodes, err := query.Nodes(m.ctx, m.c.PID)
 		return looked{nodes, err}
 	})
 }

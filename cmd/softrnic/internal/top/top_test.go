@@ -14,6 +14,7 @@ import (
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
 	"github.com/softrnic/softrnic/cmd/internal/status"
+	"github.com/softrnic/softrnic/cmd/internal/status/query"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/clitest"
 )
 
@@ -68,7 +69,7 @@ func TestTop(t *testing.T) {
 		t.Errorf("exit code %d, %v: %s%s", code, err, stdout, stderr)
 	}
 	stop()
-	if nodes, err := status.Nodes(t.Context(), 0); err != nil || len(nodes) != 0 {
+	if nodes, err := query.Nodes(t.Context(), 0); err != nil || len(nodes) != 0 {
 		t.Errorf("nodes that have ended: %v, %v", nodes, err)
 	}
 }

@@ -1,4 +1,4 @@
-package status
+package query
 
 import "github.com/prometheus/procfs"
 
