@@ -165,12 +165,25 @@ func (d *Directory) fill() error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return err
 	}
+	// A counter is replaced and not changed, so that all that are 0 can be one file.
+	zero := filepath.Join(d.Path, nextFile)
+	if err := os.Remove(zero); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by a killed process
+		return err
+	}
+	if err := write(zero, 0); err != nil {
+		return err
+	}
 	for name := range files {
-		if err := write(filepath.Join(d.Path, name), 0); err != nil && !errors.Is(err, fs.ErrExist) {
+		name = filepath.Join(d.Path, name)
+		err := os.Link(zero, name)
+		if err != nil && !errors.Is(err, fs.ErrExist) { // the file system has no links, or no more of one file
+			err = write(name, 0)
+		}
+		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}
-	return nil
+	return os.Remove(zero)
 }
 
 // Counters returns the counters of a device by the files of its directory.

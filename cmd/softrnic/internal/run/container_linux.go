@@ -155,7 +155,7 @@ func (d *description) hash() string {
 }
 
 func (d *description) writeHash(root string) error {
-	return writeFile(filepath.Join(root, portsFile), d.hash(), 0o644)
+	return writeFile(unix.AT_FDCWD, filepath.Join(root, portsFile), d.hash(), 0o644)
 }
 
 func hashFiles(h hash.Hash, f map[string]string) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/softrnic/softrnic/cmd/internal/live"
 	"github.com/softrnic/softrnic/cmd/internal/namespace"
@@ -205,6 +208,12 @@ func (p *port) update(root, next string) error {
 // write changes the files that are not as look has found the device. It replaces each by another
 // file, which it creates at next, so that a program that reads it sees the old text or the new one.
 func (p *port) write(root, next string) error {
+	// A path below root has ten directories, and most names are links: two paths.
+	dir, err := unix.Open(filepath.Join(root, p.at), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: filepath.Join(root, p.at), Err: err}
+	}
+	defer unix.Close(dir)
 	files := p.files()
 	names := slices.Sorted(maps.Keys(files)) // gid_attrs, then gids
 	same := map[string]string{}              // a new file with each text
@@ -215,13 +224,12 @@ func (p *port) write(root, next string) error {
 			if was, ok := p.has[name]; ok && was == text || gone != (text == noGID) {
 				continue
 			}
-			at := filepath.Join(root, p.at, name)
 			// Files are replaced and not changed, so that hundreds of unused GIDs can be one file.
-			if first, ok := same[text]; p.created || !ok || os.Link(first, at) != nil {
-				if err := p.put(text, at, next); err != nil {
+			if first, ok := same[text]; p.created || !ok || unix.Linkat(dir, first, dir, name, 0) != nil {
+				if err := p.put(text, dir, name, next); err != nil {
 					return errors.Join(err, os.RemoveAll(next))
 				}
-				same[text] = at
+				same[text] = name
 			}
 			p.has[name] = text
 		}
@@ -229,20 +237,21 @@ func (p *port) write(root, next string) error {
 	return nil
 }
 
-// put makes a file that exists already another one, which it creates at next.
-func (p *port) put(text, at, next string) error {
-	new := at
+// put makes a file in an open directory. It makes one that exists already another one, which it
+// creates at next.
+func (p *port) put(text string, dir int, name, next string) error {
+	in, new := dir, name
 	if p.created {
-		new = next
+		in, new = unix.AT_FDCWD, next
 	}
 	var err error
 	if text == noGID {
-		err = os.Symlink(unreadable, new)
+		err = os.NewSyscallError("symlink "+new, unix.Symlinkat(unreadable, in, new))
 	} else {
-		err = writeFile(new, text+"\n", 0o444)
+		err = writeFile(in, new, text+"\n", 0o444)
 	}
-	if err != nil || new == at {
+	if err != nil || !p.created {
 		return err
 	}
-	return os.Rename(next, at)
+	return os.NewSyscallError("rename "+name, unix.Renameat(in, next, dir, name))
 }

@@ -256,11 +256,12 @@ func write(file, text string, mode fs.FileMode) error {
 	if err := makeDirs(filepath.Dir(file)); err != nil {
 		return err
 	}
-	return writeFile(file, text, mode)
+	return writeFile(unix.AT_FDCWD, file, text, mode)
 }
 
 // makeDirs is os.MkdirAll, and writeFile os.WriteFile, whatever the umask is: a program that drops
-// its privileges reads the files, too.
+// its privileges reads the files, too. A file is in the open directory dir, or
+// in that of the process (AT_FDCWD).
 func makeDirs(dir string) error {
 	err := os.Mkdir(dir, 0o755)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -277,9 +278,9 @@ func makeDirs(dir string) error {
 	return os.Chmod(dir, 0o755)
 }
 
-func writeFile(file, text string, mode fs.FileMode) error {
+func writeFile(dir int, file, text string, mode fs.FileMode) error {
 	// An os.File of each of some hundred files would be offered to the runtime's poller first.
-	fd, err := unix.Open(file, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC, uint32(mode))
+	fd, err := unix.Openat(dir, file, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC, uint32(mode))
 	if err == nil {
 		n := 0
 		if n, err = unix.Write(fd, []byte(text)); err == nil && n < len(text) {
