@@ -181,5 +181,6 @@ func dropinExperiments() []*experiment {
 	for _, on := range dropinLinks {
 		all = append(all, perftestBandwidth(on), perftestLatency(on))
 	}
-	return all
+	return append(all, ofStart("ibv_devices", func(*lab) []string { return []string{"ibv_devices"} }),
+		ofStart("a first QP", func(l *lab) []string { return []string{l.figures, "qp"} }))
 }
