@@ -41,7 +41,7 @@ type Client struct {
 	conn   *net.UnixConn // nil while there is no hub
 	// The pair with the hub, which has only the client's ring. It stays until the next hub.
 	hub           *ring.Pair
-	number        uint32 // of the last request
+	first, number uint32 // of the requests that were sent last, which are one or more
 	answers       chan answer
 	changed       chan struct{} // closed and replaced when conn or up changes
 	addrs         map[netip.Addr]string
@@ -390,7 +390,8 @@ func (c *Client) onMessage(b []byte, fds []int) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if a.number == c.number {
+	// The hub answers in order. The first error counts, or else the last answer.
+	if a.number == c.number || a.err != nil && a.number-c.first < c.number-c.first {
 		select {
 		case c.answers <- a:
 		default:

@@ -396,7 +396,7 @@ func TestForged(t *testing.T) {
 		t.Fatal(err)
 	}
 	own := netip.MustParseAddr(addr)
-	if err := c.AddSourceSocket(own, raw); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+	if err := c.AddSourceSockets(own, raw); !errors.Is(err, syscall.EADDRNOTAVAIL) {
 		t.Errorf("a socket at an address that the client does not have: %v", err)
 	}
 	if err := c.AddAddr(own, "lo"); err != nil {
@@ -411,10 +411,21 @@ func TestForged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.AddSourceSocket(own, other); !errors.Is(err, syscall.EINVAL) {
+	if err := c.AddSourceSockets(own, other); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("a socket of TCP: %v", err)
 	}
-	if err := c.AddSourceSocket(own, raw); err != nil {
+	if err := c.AddSourceSockets(own, raw, other, raw); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("a socket of TCP between two of UDP: %v", err)
+	}
+	for range 3 { // no answer of several sockets counts for the next request
+		if err := c.AddSourceSockets(own, raw); err != nil {
+			t.Error(err)
+		}
+		if err := c.AddSourceSockets(own, other, raw, raw, raw); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("a socket of TCP before three of UDP: %v", err)
+		}
+	}
+	if err := c.AddSourceSockets(own, raw, raw); err != nil {
 		t.Error(err)
 	}
 }

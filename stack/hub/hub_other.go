@@ -27,19 +27,19 @@ type Client struct{}
 // Join works on Linux only.
 func Join(ClientConfig) (*Client, error) { return nil, errOther }
 
-func (*Client) Numbers() stack.Numbers                            { return stack.Numbers{} }
-func (*Client) Up() bool                                          { return false }
-func (*Client) AddAddr(netip.Addr, string) error                  { return errOther }
-func (*Client) AddSourceSocket(netip.Addr, syscall.RawConn) error { return errOther }
-func (*Client) DropAddr(netip.Addr)                               {}
-func (*Client) Serve(stack.Service) error                         { return errOther }
-func (*Client) EndServe(stack.Service)                            {}
-func (*Client) Wait()                                             {}
-func (*Client) EndPoll()                                          {}
-func (*Client) Poll(bool) bool                                    { return false }
-func (*Client) Mixed(netip.Addr, netip.AddrPort)                  {}
-func (*Client) Run()                                              {}
-func (*Client) Close()                                            {}
+func (*Client) Numbers() stack.Numbers                                { return stack.Numbers{} }
+func (*Client) Up() bool                                              { return false }
+func (*Client) AddAddr(netip.Addr, string) error                      { return errOther }
+func (*Client) AddSourceSockets(netip.Addr, ...syscall.RawConn) error { return errOther }
+func (*Client) DropAddr(netip.Addr)                                   {}
+func (*Client) Serve(stack.Service) error                             { return errOther }
+func (*Client) EndServe(stack.Service)                                {}
+func (*Client) Wait()                                                 {}
+func (*Client) EndPoll()                                              {}
+func (*Client) Poll(bool) bool                                        { return false }
+func (*Client) Mixed(netip.Addr, netip.AddrPort)                      {}
+func (*Client) Run()                                                  {}
+func (*Client) Close()                                                {}
 
 // Route works on Linux only.
 type Route struct{}

@@ -201,6 +201,8 @@ type request struct {
 	takesSocket bool // for addAddr
 
 	on *net.UnixConn // the only connection that the request may use; nil: any
+
+	more []request // requests that are sent with it, before its answer
 }
 
 // ends reports whether the request only ends something. The client does not need the answer to such

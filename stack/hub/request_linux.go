@@ -76,7 +76,7 @@ func (c *Client) request(r *request, repeated bool) error {
 // fullPause is the pause before a request is sent again because the socket's buffer was full.
 const fullPause = 10 * time.Millisecond
 
-// exchange makes a request and waits for the answer. again says that the request must be made
+// exchange makes a request, with those that are sent with it, and waits for the answer. again says that the request must be made
 // again, because the hub has changed. The caller has the turn to ask.
 func (c *Client) exchange(r *request, conn *net.UnixConn, late *time.Timer) (again bool, err error) {
 	c.mu.Lock()
@@ -85,20 +85,28 @@ func (c *Client) exchange(r *request, conn *net.UnixConn, late *time.Timer) (aga
 		return true, nil
 	}
 	changed := c.changed
-	c.number++
-	r.number = c.number
+	all := []*request{r}
+	for i := range r.more {
+		all = append(all, &r.more[i])
+	}
+	c.first = c.number + 1
+	for _, r := range all {
+		c.number++
+		r.number = c.number
+	}
 	select {
 	case <-c.answers: // a late answer
 	default:
 	}
 	c.mu.Unlock()
-	for {
-		err := r.send(conn)
+	for len(all) > 0 {
+		err := all[0].send(conn)
 		if errors.Is(err, unix.ETOOMANYREFS) {
 			return false, fmt.Errorf("passing a descriptor to the hub in %s: %w", c.cfg.Directory, err)
 		}
 		if !errors.Is(err, unix.EAGAIN) {
-			break // the error ends the connection, which Run detects
+			all = all[1:] // the error ends the connection, which Run detects
+			continue
 		}
 		select {
 		case <-time.After(fullPause):
@@ -185,15 +193,26 @@ func (r *request) send(conn *net.UnixConn) (err error) {
 	return ring.TrySend(conn, r.encode(), nil)
 }
 
-// AddSourceSocket registers a socket, bound to an added address, as this client's. The hub drops
-// datagrams from other sockets at its addresses.
-func (c *Client) AddSourceSocket(a netip.Addr, socket syscall.RawConn) error {
-	if err := c.ask(&request{kind: addSourceSocket, socket: socket}); err != nil {
+// AddSourceSockets registers sockets, bound to an added address, as this client's. The hub drops
+// datagrams from other sockets at its addresses. The client waits for it once, not for each socket.
+func (c *Client) AddSourceSockets(a netip.Addr, sockets ...syscall.RawConn) error {
+	if len(sockets) == 0 {
+		return nil
+	}
+	all := make([]request, len(sockets))
+	for i, s := range sockets {
+		all[i] = request{kind: addSourceSocket, socket: s}
+	}
+	first := &all[0]
+	first.more = all[1:]
+	if err := c.ask(first); err != nil {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.sourceSockets = append(c.sourceSockets, sourceSocket{a, socket})
+	for _, s := range sockets {
+		c.sourceSockets = append(c.sourceSockets, sourceSocket{a, s})
+	}
 	return nil
 }
 

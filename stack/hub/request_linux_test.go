@@ -135,7 +135,7 @@ func TestFullSocket(t *testing.T) {
 			t.Errorf("the ends of two services took %v", took)
 		}
 		served := make(chan error, 1)
-		go func() { served <- c.AddSourceSocket(netip.Addr{}, raw) }()
+		go func() { served <- c.AddSourceSockets(netip.Addr{}, raw) }()
 		time.Sleep(3 * answerTime)
 		got := h.kinds()
 		time.Sleep(answerTime)
@@ -178,7 +178,7 @@ func TestTooManyDescriptors(t *testing.T) {
 		}
 		return unix.ETOOMANYREFS
 	}
-	if err := c.AddSourceSocket(netip.Addr{}, raw); !errors.Is(err, unix.ETOOMANYREFS) {
+	if err := c.AddSourceSockets(netip.Addr{}, raw); !errors.Is(err, unix.ETOOMANYREFS) {
 		t.Error(err)
 	}
 	c.sourceSockets = []sourceSocket{{raw: raw}}

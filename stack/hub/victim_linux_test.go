@@ -109,7 +109,7 @@ func Victim(dir string) error {
 	}
 	raw, err := out.SyscallConn()
 	if err == nil {
-		err = errors.Join(c.AddAddr(addr, "lo"), c.AddSourceSocket(addr, raw), c.Serve(victimService))
+		err = errors.Join(c.AddAddr(addr, "lo"), c.AddSourceSockets(addr, raw), c.Serve(victimService))
 	}
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/softrnic/softrnic/link/idle"
 	"github.com/softrnic/softrnic/stack"
@@ -120,18 +121,19 @@ func (p *port) registerSourcePorts(a netip.Addr) error {
 	if p.shared == nil {
 		return nil
 	}
+	var sockets []syscall.RawConn
 	for slot := range uint16(sourcePorts) {
 		out, err := p.sourcePort(a, slot)
 		if err != nil {
 			return err
 		}
+		defer p.leave(out)
 		if s := out.socket.Load(); s != nil {
-			err = p.shared.AddSourceSocket(a, s.raw)
+			sockets = append(sockets, s.raw)
 		}
-		p.leave(out)
-		if err != nil {
-			return fmt.Errorf("registering a socket at %v: %w", a, err)
-		}
+	}
+	if err := p.shared.AddSourceSockets(a, sockets...); err != nil {
+		return fmt.Errorf("registering a socket at %v: %w", a, err)
 	}
 	return nil
 }
