@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // GUID is the global unique identifier of a device, an EUI-64, as a number. Its most significant
@@ -20,11 +21,13 @@ func (g GUID) String() string {
 // ParseGUID parses what String returns, and the 16 hexadecimal digits that ibv_devices prints, with
 // or without 0x before them.
 func ParseGUID(text string) (GUID, error) {
-	if !guidForm.MatchString(text) {
+	if !guidForm().MatchString(text) {
 		return 0, fmt.Errorf("%q is not a GUID: must be like 0002:c903:0012:3456 or 0002c90300123456", text)
 	}
 	g, err := strconv.ParseUint(strings.TrimPrefix(strings.ReplaceAll(text, ":", ""), "0x"), 16, 64)
 	return GUID(g), err
 }
 
-var guidForm = regexp.MustCompile(`^(?:(?:0x)?[0-9a-fA-F]{16}|[0-9a-fA-F]{4}(?::[0-9a-fA-F]{4}){3})$`)
+var guidForm = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(?:(?:0x)?[0-9a-fA-F]{16}|[0-9a-fA-F]{4}(?::[0-9a-fA-F]{4}){3})$`)
+})

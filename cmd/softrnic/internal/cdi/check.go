@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	runtime "tags.cncf.io/container-device-interface/pkg/cdi"
 	specs "tags.cncf.io/container-device-interface/specs-go"
@@ -162,7 +163,7 @@ func checkRuntimes(root string, dirs []string, found *problems) {
 }
 
 // containerdVersion is in what containerd --version prints. Distributions change what is around it.
-var containerdVersion = regexp.MustCompile(`\sv?(1\.\d+)\.\d+`)
+var containerdVersion = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\sv?(1\.\d+)\.\d+`) })
 
 // checkContainerd checks whether pods get CDI devices from containerd 1, which has CDI off by
 // default. This concerns the kubelet only: Docker and podman give containers their devices
@@ -190,7 +191,7 @@ func checkContainerd(root string, found *problems) {
 		if err != nil {
 			continue // not there
 		}
-		if v := containerdVersion.FindSubmatch(out); v != nil {
+		if v := containerdVersion().FindSubmatch(out); v != nil {
 			found.add("containerd %s gives pods no CDI devices by default: set enable_cdi = true in %s, with version 1.7 or later.", v[1], main)
 		}
 		return
@@ -296,7 +297,7 @@ func glibcOf(root *os.Root, machine elf.Machine) (file, version, others string) 
 }
 
 // glibcRelease is in the text that glibc prints about itself.
-var glibcRelease = regexp.MustCompile(`GNU C Library .* release version (\d+\.\d+)`)
+var glibcRelease = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`GNU C Library .* release version (\d+\.\d+)`) })
 
 // glibcVersion returns the release of a C library, or "" if it is not glibc.
 func glibcVersion(file *os.File) (version string, machine elf.Machine) {
@@ -312,7 +313,7 @@ func glibcVersion(file *os.File) (version string, machine elf.Machine) {
 	if err != nil {
 		return "", 0
 	}
-	if match := glibcRelease.FindSubmatch(text); match != nil {
+	if match := glibcRelease().FindSubmatch(text); match != nil {
 		version = string(match[1])
 	}
 	return version, f.Machine

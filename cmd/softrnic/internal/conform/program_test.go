@@ -97,7 +97,7 @@ func TestProgram(t *testing.T) {
 	}
 	r.Results[0].Verdict = suite.Fail // the report shows the packets of a failed case
 	var html strings.Builder
-	if err := page.Execute(&html, &r); err != nil || !strings.Contains(html.String(), "<svg ") ||
+	if err := page().Execute(&html, &r); err != nil || !strings.Contains(html.String(), "<svg ") ||
 		!strings.Contains(html.String(), "Terminate: MPA error: CRC of the FPDU is wrong") {
 		t.Errorf("the report of a failed case: %v: %s", err, html.String())
 	}

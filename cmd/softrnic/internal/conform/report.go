@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gopacket/gopacket"
@@ -64,7 +65,7 @@ func (c *Command) write(e *cli.Env, r *Report) error {
 		err = errors.Join(err, writeFile(c.JUnit, r.junit))
 	}
 	if c.HTML != "" {
-		err = errors.Join(err, writeFile(c.HTML, func(w io.Writer) error { return page.Execute(w, r) }))
+		err = errors.Join(err, writeFile(c.HTML, func(w io.Writer) error { return page().Execute(w, r) }))
 	}
 	return err
 }
@@ -103,12 +104,14 @@ func (r *Report) junit(w io.Writer) error {
 //go:embed report.html
 var pageText string
 
-var page = template.Must(template.New("report").Funcs(template.FuncMap{
-	"summary": summary,
-	"ladder":  ladder,
-	"hex":     func(b []byte) string { return hex.EncodeToString(b) },
-	"since":   func(from, to time.Time) string { return to.Sub(from).Round(time.Microsecond).String() },
-}).Parse(pageText))
+var page = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("report").Funcs(template.FuncMap{
+		"summary": summary,
+		"ladder":  ladder,
+		"hex":     func(b []byte) string { return hex.EncodeToString(b) },
+		"since":   func(from, to time.Time) string { return to.Sub(from).Round(time.Microsecond).String() },
+	}).Parse(pageText))
+})
 
 // ladder draws a case's packets as a sequence diagram.
 func ladder(packets []suite.Packet) (template.HTML, error) {

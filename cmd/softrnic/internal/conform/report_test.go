@@ -37,7 +37,7 @@ func TestLadder(t *testing.T) {
 		r := &Report{Target: "10.0.0.2"}
 		r.add(suite.Result{Verdict: verdict, Packets: packets})
 		var b bytes.Buffer
-		if err := page.Execute(&b, r); err != nil {
+		if err := page().Execute(&b, r); err != nil {
 			t.Fatal(err)
 		}
 		if n := strings.Count(b.String(), "<svg "); n != want {

@@ -8,6 +8,7 @@ import (
 	"html/template"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
@@ -18,12 +19,14 @@ import (
 //go:embed report.html
 var page string
 
-var pageTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
-	"unit":    func(v float64) string { return fmt.Sprintf("%.3g", v) },
-	"percent": func(v float64) string { return fmt.Sprintf("%.1f %%", 100*v) },
-	"time":    func(us float64) string { return micros(us).String() },
-	"bytes":   formatBytes,
-}).Parse(page))
+var pageTemplate = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("report").Funcs(template.FuncMap{
+		"unit":    func(v float64) string { return fmt.Sprintf("%.3g", v) },
+		"percent": func(v float64) string { return fmt.Sprintf("%.1f %%", 100*v) },
+		"time":    func(us float64) string { return micros(us).String() },
+		"bytes":   formatBytes,
+	}).Parse(page))
+})
 
 // formatBytes returns a number of bytes with three digits and a unit.
 func formatBytes(v any) string {
@@ -119,7 +122,7 @@ func (c *Run) writePage(b *bytes.Buffer, r *run, s *summary) error {
 	slices.SortStableFunc(ports, func(a, b portRow) int { return cmp.Compare(b.Used, a.Used) })
 	uneven := slices.Clone(s.Imbalance)
 	slices.SortStableFunc(uneven, func(a, b imbalance) int { return cmp.Compare(b.Excess, a.Excess) })
-	return pageTemplate.Execute(b, map[string]any{
+	return pageTemplate().Execute(b, map[string]any{
 		"Style": output.Style, "S": s, "Version": cli.Version(), "Command": c.commandLine(), "Network": r.cfg.describe(),
 		"RDMA": r.cfg.RDMA.describe(), "Failures": r.cfg.Failures, "Picture": r.picture(), "Slowdown": slowdown, "SlowdownTitle": title,
 		"Queues": queues, "Rates": rates, "Goodput": goodput, "Many": many,

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
 	"github.com/softrnic/softrnic/cmd/softrnic/internal/cdi"
@@ -23,7 +24,7 @@ type Rail struct {
 var DefaultRail = Rail{Name: "rail0", Spec: dropin.RailSpec{Link: "kernel"}}
 
 // label is a DNS label, which names of devices in Kubernetes must be.
-var label = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
+var label = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`) })
 
 // UnmarshalText parses a value of --rail.
 func (r *Rail) UnmarshalText(text []byte) error {
@@ -37,7 +38,7 @@ func (r *Rail) UnmarshalText(text []byte) error {
 		}
 		*field = value
 	}
-	if !label.MatchString(r.Name) {
+	if !label().MatchString(r.Name) {
 		return fmt.Errorf("name=%s: must be 1 to 32 lower-case letters, digits and inner hyphens", r.Name)
 	}
 	if r.Spec.Link == "" {

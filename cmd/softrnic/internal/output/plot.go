@@ -8,6 +8,7 @@ import (
 	"math"
 	"regexp"
 	"strconv"
+	"sync"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/font"
@@ -114,7 +115,7 @@ func DecimalTicks(least, most float64) (ticks []plot.Tick) {
 }
 
 // svgProlog matches the parts of an SVG file that an SVG element inside a page lacks.
-var svgProlog = regexp.MustCompile(`(?s)^.*?(<svg)|\s+xmlns(:\w+)?="[^"]*"`)
+var svgProlog = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?s)^.*?(<svg)|\s+xmlns(:\w+)?="[^"]*"`) })
 
 // SVG draws a plot for a page.
 func SVG(p *plot.Plot) (template.HTML, error) {
@@ -125,5 +126,5 @@ func SVG(p *plot.Plot) (template.HTML, error) {
 	if _, err := c.WriteTo(&b); err != nil {
 		return "", err
 	}
-	return template.HTML(svgProlog.ReplaceAllString(b.String(), "$1")), nil
+	return template.HTML(svgProlog().ReplaceAllString(b.String(), "$1")), nil
 }

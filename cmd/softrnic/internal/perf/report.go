@@ -7,6 +7,7 @@ import (
 	"html/template"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/softrnic/softrnic/cmd/internal/cli"
@@ -16,10 +17,12 @@ import (
 //go:embed report.html
 var page string
 
-var pageTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
-	"bytes": output.Size,
-	"unit":  func(v float64) string { return fmt.Sprintf("%.3g", v) },
-}).Parse(page))
+var pageTemplate = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("report").Funcs(template.FuncMap{
+		"bytes": output.Size,
+		"unit":  func(v float64) string { return fmt.Sprintf("%.3g", v) },
+	}).Parse(page))
+})
 
 // table has the rows of one metric over one protocol.
 type table struct {
@@ -54,7 +57,7 @@ func (r *report) writePage(c *Command) error {
 		}
 	}
 	var page bytes.Buffer
-	if err := pageTemplate.Execute(&page, map[string]any{
+	if err := pageTemplate().Execute(&page, map[string]any{
 		"Style":     output.Style,
 		"Operation": operations[c.Op].title,
 		"Where":     where,

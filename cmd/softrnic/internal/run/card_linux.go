@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/softrnic/softrnic/cmd/internal/dropin"
 	"github.com/softrnic/softrnic/cmd/internal/namespace"
@@ -38,7 +39,7 @@ func (t *tree) slot(root string, rail, rails int) (slot, error) {
 }
 
 // pciAddress is the address of a PCI function.
-var pciAddress = regexp.MustCompile(`^([0-9a-f]{4,}):([0-9a-f]{2}):[0-9a-f]{2}\.[0-7]$`)
+var pciAddress = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([0-9a-f]{4,}):([0-9a-f]{2}):[0-9a-f]{2}\.[0-7]$`) })
 
 // gpusOf returns the directories of NVIDIA's GPUs below a root directory, in the order of their
 // addresses.
@@ -67,8 +68,8 @@ func (t *tree) beside(root, gpu string) (s slot, ok bool) {
 		return err != nil && !t.has(path)
 	}
 	s.above = filepath.Dir(gpu)
-	at := pciAddress.FindStringSubmatch(filepath.Base(gpu))
-	if port := pciAddress.FindStringSubmatch(filepath.Base(s.above)); port != nil {
+	at := pciAddress().FindStringSubmatch(filepath.Base(gpu))
+	if port := pciAddress().FindStringSubmatch(filepath.Base(s.above)); port != nil {
 		at, s.above = port, filepath.Dir(s.above)
 	}
 	if at == nil {
@@ -225,7 +226,7 @@ func (f *function) config(s *slot) []byte {
 	portType := uint16(0) // endpoint
 	if f.secondary != 0 {
 		portType = 4 // root port
-		if pciAddress.MatchString(filepath.Base(s.above)) {
+		if pciAddress().MatchString(filepath.Base(s.above)) {
 			portType = 6 // downstream port of a switch
 		}
 		b[0x0e] = 1

@@ -150,24 +150,24 @@ func (c *Command) unshared(e *cli.Env, cfg *dropin.Config, command, libs string,
 	if err != nil {
 		return namespace.MountError("no program in a mount namespace: " + err.Error())
 	}
-	mounted, err := inside.Directory()
-	switch {
-	case errors.Is(err, io.EOF): // a filter of system calls may have ended it, or the user
-		ended := p.wait()
-		if slices.Contains(endedByUser, ended) {
-			return ended
-		}
-		return namespace.MountError(fmt.Sprint("the program in the mount namespace has ended: ", ended))
-	case err != nil:
-		p.kill()
-		return err
-	}
-	defer mounted.Close()
-	t, err := gather(e, cfg, command, false)
+	t, err := gather(e, cfg, command, false) // while the program mounts
 	if err != nil {
 		p.kill()
 		return err
 	}
+	mounted, err := inside.Directory()
+	switch {
+	case errors.Is(err, io.EOF): // a filter of system calls may have ended it, or the user
+		ended := p.wait()
+		if !slices.Contains(endedByUser, ended) {
+			ended = namespace.MountError(fmt.Sprint("the program in the mount namespace has ended: ", ended))
+		}
+		return errors.Join(ended, t.of.Close())
+	case err != nil:
+		p.kill()
+		return errors.Join(err, t.of.Close())
+	}
+	defer mounted.Close()
 	prepared := make(chan error, 1)
 	go func() { prepared <- t.create(inside, "/proc/self/fd/"+strconv.Itoa(int(mounted.Fd()))) }()
 	ended := p.wait()
