@@ -76,8 +76,8 @@ func (c *Client) request(r *request, repeated bool) error {
 // fullPause is the pause before a request is sent again because the socket's buffer was full.
 const fullPause = 10 * time.Millisecond
 
-// exchange makes a request, with those that are sent with it, and waits for the answer. again says that the request must be made
-// again, because the hub has changed. The caller has the turn to ask.
+// exchange makes a request, with those that are sent with it, and waits for the answer. again says
+// that the request must be made again, because the hub has changed. The caller has the turn to ask.
 func (c *Client) exchange(r *request, conn *net.UnixConn, late *time.Timer) (again bool, err error) {
 	c.mu.Lock()
 	if c.conn != conn {

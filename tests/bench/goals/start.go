@@ -50,8 +50,8 @@ func ofStart(what string, program func(l *lab) []string) *experiment {
 	}}
 }
 
-// startOnce runs a softrnic until it ends. It returns the milliseconds, those of processors, and the
-// megabytes of the largest process.
+// startOnce runs a softrnic until it ends. It returns the milliseconds, those of processors, and
+// the megabytes of the largest process.
 func (l *lab) startOnce(ctx context.Context, args []string) (r [3]float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, programTimeout)
 	defer cancel()

@@ -1,5 +1,5 @@
-// Package query asks nodes for the status that package status publishes. It is apart, because a node
-// does not ask others.
+// Package query asks nodes for the status that package status publishes. It is apart, because a
+// node does not ask others.
 package query
 
 import (

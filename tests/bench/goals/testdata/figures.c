@@ -1,9 +1,10 @@
 // The cost of calls of libibverbs, in one process: figures poll | write | stall SECONDS | qp. It
-// prints one number. poll: nanoseconds of a poll of an empty CQ. write: nanoseconds of an RDMA WRITE of 8
-// bytes, from ibv_post_send until ibv_poll_cq returns its completion. stall: four threads poll CQs,
-// and the number is the longest time in milliseconds for which a thread gave up the processor
-// within a poll. Preemption, by other programs or, with fewer processors, by the other threads, is
-// not counted. qp: the number of the first QP, for those who measure the whole program.
+// prints one number. poll: nanoseconds of a poll of an empty CQ. write: nanoseconds of an RDMA
+// WRITE of 8 bytes, from ibv_post_send until ibv_poll_cq returns its completion. stall: four
+// threads poll CQs, and the number is the longest time in milliseconds for which a thread gave up
+// the processor within a poll. Preemption, by other programs or, with fewer processors, by the
+// other threads, is not counted. qp: the number of the first QP, for those who measure the whole
+// program.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
