@@ -298,3 +298,35 @@ func TestForeign(t *testing.T) {
 		_ = f.Close()
 	}
 }
+
+// TestZeros: counters of 0 may be one file, and one that changes is then another.
+func TestZeros(t *testing.T) {
+	r, n := device(t)
+	d := create(t, r, n, false)
+	defer d.Close()
+	const changed = PortDir + "/port_xmit_data"
+	w := &writer{dir: d.Path, patience: lockPatience}
+	w.update(map[string]uint64{changed: 5})
+	all, err := Counters(n.Dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range all {
+		want := "0\n"
+		if name == changed {
+			want = "5\n"
+		}
+		if b, err := os.ReadFile(filepath.Join(d.Path, name)); err != nil || string(b) != want {
+			t.Errorf("%s has %q, %v, want %q", name, b, err, want)
+		}
+	}
+	entries, err := os.ReadDir(d.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if !e.IsDir() && e.Name() != lockFile {
+			t.Errorf("%s is left", e.Name())
+		}
+	}
+}
