@@ -97,6 +97,9 @@ func (s *Segmenter) Next(dst []byte) (n int, ok bool) {
 	return 0, false
 }
 
+// Done reports whether Next would return no further packet of the frame.
+func (s *Segmenter) Done() bool { return s.left == nothing || s.left == segments && s.cut.done() }
+
 // Segments returns the number of packets that a frame is cut into.
 func (f *Frame) Segments() int {
 	payload, size := f.Len()-int(f.HeaderLen), int(f.SegmentSize)
@@ -114,7 +117,8 @@ type segmenter struct {
 	network         int // offset of the IP header
 	transport       int // offset of the transport header
 	v4              bool
-	count, offset   int // segments and payload bytes that next has returned
+	ipv4Sum         uint16 // of the IPv4 header without length, ID and checksum
+	count, offset   int    // segments and payload bytes that next has returned
 }
 
 // Sizes, numbers and offsets in the headers (RFC 791, 8200, 9293, 768).
@@ -129,7 +133,7 @@ const (
 	tcpChecksumAt, udpChecksumAt   = 16, 6
 	udpLengthAt                    = 4
 	ipv4LengthAt, ipv4IDAt         = 2, 4
-	ipv4ProtoAt                    = 9
+	ipv4ProtoAt, ipv4ChecksumAt    = 9, 10
 	ipv4AddrsAt, ipv6AddrsAt       = 12, 8
 	ipv6PayloadLengthAt, nextHdrAt = 4, 6
 )
@@ -162,16 +166,27 @@ func newSegmenter(f *Frame) (s segmenter, ok bool) {
 			return s, false
 		}
 		s.checksum = !s.v4 || f.NeedsChecksum || binary.BigEndian.Uint16(s.header[s.transport+udpChecksumAt:]) != 0
-		return s, true
+	} else {
+		s.checksum = true
+		if proto != protoTCP || h < s.transport+tcpLen || h != s.transport+int(s.header[s.transport+tcpDataOffset]>>4)*4 {
+			return s, false
+		}
 	}
-	s.checksum = true
-	return s, proto == protoTCP && h >= s.transport+tcpLen &&
-		h == s.transport+int(s.header[s.transport+tcpDataOffset]>>4)*4
+	if s.v4 {
+		ip := s.header[network:s.transport]
+		s.ipv4Sum = checksum.Sum(ip[:ipv4LengthAt], 0)
+		s.ipv4Sum = checksum.Sum(ip[ipv4IDAt+2:ipv4ChecksumAt], s.ipv4Sum)
+		s.ipv4Sum = checksum.Sum(ip[ipv4ChecksumAt+2:], s.ipv4Sum)
+	}
+	return s, true
 }
+
+// done reports whether next has returned the last segment.
+func (s *segmenter) done() bool { return s.offset >= len(s.payload) && s.count > 0 }
 
 // next builds the next segment in *packet. It returns false after the last one.
 func (s *segmenter) next(packet *[]byte) bool {
-	if s.offset >= len(s.payload) && s.count > 0 {
+	if s.done() {
 		return false
 	}
 	n := min(s.size, len(s.payload)-s.offset)
@@ -183,9 +198,13 @@ func (s *segmenter) next(packet *[]byte) bool {
 	ip, segment := p[s.network:], p[s.transport:]
 	var addrs []byte
 	if s.v4 {
-		binary.BigEndian.PutUint16(ip[ipv4LengthAt:], uint16(len(ip)))
-		addTo16(ip[ipv4IDAt:], uint16(s.count))
-		checksum.PutIPv4(ip[:s.transport-s.network])
+		length, id := uint16(len(ip)), binary.BigEndian.Uint16(s.header[s.network+ipv4IDAt:])+uint16(s.count)
+		binary.BigEndian.PutUint16(ip[ipv4LengthAt:], length)
+		binary.BigEndian.PutUint16(ip[ipv4IDAt:], id)
+		// Only these two differ, so that the header that was just written is not read.
+		sum := uint32(s.ipv4Sum) + uint32(length) + uint32(id)
+		sum = sum>>16 + sum&0xffff
+		binary.BigEndian.PutUint16(ip[ipv4ChecksumAt:], ^uint16(sum>>16+sum))
 		addrs = ip[ipv4AddrsAt:][:2*4]
 	} else {
 		binary.BigEndian.PutUint16(ip[ipv6PayloadLengthAt:], uint16(len(segment)))
@@ -206,8 +225,6 @@ func (s *segmenter) next(packet *[]byte) bool {
 	s.offset += n
 	return true
 }
-
-func addTo16(b []byte, n uint16) { binary.BigEndian.PutUint16(b, binary.BigEndian.Uint16(b)+n) }
 
 // setTCP advances the sequence number. It leaves FIN and PSH to the last segment, and CWR to the
 // first (RFC 3168 §6.1.2).

@@ -2,6 +2,8 @@ package link_test
 
 import (
 	"bytes"
+	"encoding/binary"
+	"slices"
 	"testing"
 
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
@@ -34,6 +36,32 @@ func TestCutTCP(t *testing.T) {
 	}
 	if i != 3 || !bytes.Equal(payload, f.Data[86:]) {
 		t.Errorf("%d segments, payload right: %t", i, bytes.Equal(payload, f.Data[86:]))
+	}
+}
+
+// TestCutUDPv4: each segment has its own length and ID, also when the ID wraps, and the checksum of
+// its IPv4 header, with options or without.
+func TestCutUDPv4(t *testing.T) {
+	for _, options := range []int{0, 4, 40} {
+		for id := range uint16(5) {
+			f := linktest.Superframe(make([]byte, 6), make([]byte, 6), false, 3, 100)
+			f.Data = slices.Insert(f.Data, 34, bytes.Repeat([]byte{1}, options)...) // no operation
+			f.HeaderLen += uint16(options)
+			f.Data[14] += byte(options / 4)
+			first := id - 3
+			binary.BigEndian.PutUint16(f.Data[18:], first)
+			var c link.Cutter
+			i := uint16(0)
+			for p := range c.Packets(&f) {
+				if ip := header.IPv4(p[14:]); !ip.IsChecksumValid() || ip.ID() != first+i || int(ip.TotalLength()) != len(ip) {
+					t.Errorf("options of %d bytes, segment %d: %x", options, i, []byte(ip[:ip.HeaderLength()]))
+				}
+				i++
+			}
+			if i != 3 {
+				t.Errorf("%d segments", i)
+			}
+		}
 	}
 }
 
