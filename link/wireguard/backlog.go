@@ -74,11 +74,17 @@ func (b *backlog) issue(index uint32) {
 func (b *backlog) received(packets [][]byte, sizes []int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	last := uint32(0) // index that was looked up
+	_, known := b.issued[last]
 	for i, p := range packets {
 		if sizes[i] <= device.MessageKeepaliveSize || binary.LittleEndian.Uint32(p) != device.MessageTransportType {
 			continue
 		}
-		if _, ok := b.issued[binary.LittleEndian.Uint32(p[4:])]; ok {
+		if index := binary.LittleEndian.Uint32(p[4:]); index != last {
+			last = index
+			_, known = b.issued[index]
+		}
+		if known {
 			b.packets++
 		}
 	}

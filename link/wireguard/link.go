@@ -133,7 +133,7 @@ func open(cfg *Config) (*Link, error) {
 	if under == nil {
 		under, l.sockets = newSockets(len(l.peers)), true
 	}
-	l.out, l.in = newOutbox(l.name), newBacklog()
+	l.out, l.in = newOutbox(l.name, l.mtu), newBacklog()
 	log := l.logger()
 	failed := func(err error) { log.Errorf("cannot receive: %v", err) }
 	l.dev = device.NewDevice((*tunnelEnd)(l), &bind{under, l.out, l.in, failed}, log)

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -139,6 +140,49 @@ func TestRoaming(t *testing.T) {
 			if _, err := b.host.Ping(ctx, a.PublicKey().Addr()); err != nil {
 				t.Error(err)
 			}
+		}
+	})
+}
+
+// TestOneSize: the packets of a message, of which the first is longer, leave the tunnel's end with
+// one size, and arrive as they were.
+func TestOneSize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n network
+		a, b := ends(t, &n)
+		defer a.Close()
+		defer b.Close()
+		a.send(0, 100) // the handshake
+		time.Sleep(time.Second)
+		var mu sync.Mutex
+		sizes := map[int]int{}
+		n.mu.Lock()
+		n.seen = func(p []byte) {
+			mu.Lock()
+			defer mu.Unlock()
+			sizes[len(p)]++
+		}
+		n.mu.Unlock()
+		const packets = 40
+		var frames []link.Frame
+		for i := range uint32(packets) {
+			size := 1024
+			if i%20 == 0 {
+				size = 1040
+			}
+			frames = append(frames, link.Frame{Data: a.packet(1+i, size)})
+		}
+		if _, err := a.Write(frames); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if got := b.received(packets + 1); got != packets+1 {
+			t.Errorf("%d of %d packets arrived", got, packets+1)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if size := 32 + 1088; len(sizes) != 1 || sizes[size] != packets {
+			t.Errorf("encrypted packets by size: %v, want %d of %d bytes", sizes, packets, size)
 		}
 	})
 }

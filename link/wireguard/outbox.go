@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,9 +14,11 @@ import (
 )
 
 // A frame on its way out: Link.Write checks it, and gives it to the outbox. WireGuard's device
-// reads the packets on a goroutine of its own, up to 128 at a time, into buffers of its own, where
-// it encrypts them. While it waits for packets, the outbox has its buffers, and frames are cut into
-// these. Otherwise they are copied to a queue, and cut when the device reads again.
+// reads the packets on a goroutine of its own into buffers of its own, where it encrypts them.
+// While it waits for packets, the outbox has its buffers, and frames are cut into these. If they
+// are full, the writer lets the device's goroutines run once, which encrypt and send the batch
+// while it is in the caches. If there are still no buffers, packets are cut into a queue, and
+// copied when the device reads again.
 
 // maxQueued is the number of bytes in the queue from which on writers wait.
 const maxQueued = 1 << 20
@@ -37,38 +41,40 @@ const (
 
 type outbox struct {
 	name string
+	mtu  int
 
 	mu     sync.Mutex
 	wake   sync.Cond // the reader
 	room   sync.Cond // writers
 	closed bool
 
-	// The reader's buffers while it waits; nil otherwise. Packets are at offset in them.
-	lent     [][]byte
-	sizes    []int
-	offset   int
-	filled   int // number of buffers with a packet
-	frames   []link.Frame
-	data     []byte // of frames
+	lent     *batch // the reader's while it waits; nil otherwise
+	queue    queue
 	gathered []byte // a frame that came in pieces
-	cutter   link.Segmenter
 
 	// Owned by the reader.
-	taken     []link.Frame
-	takenData []byte
-	next      int // in taken
-	cut       link.Segmenter
-	cutting   bool
+	reading batch
+	taken   queue
 
 	inDevice atomic.Int64
 	stalled  atomic.Bool // the reader waits for room in the device
 	slow     atomic.Bool // a wait for room has expired, and nothing was sent since
 }
 
-func newOutbox(name string) *outbox {
-	o := &outbox{name: name}
-	// RoCE packets have an ICRC, and the tunnel protects them on most of their way.
-	o.cut.NoUDPChecksum, o.cutter.NoUDPChecksum = true, true
+// queue has packets with their Ethernet headers, one after the other.
+type queue struct {
+	data  []byte
+	sizes []int
+	next  int // packet, after the begin of data
+	begin int
+}
+
+func (q *queue) empty() bool { return q.next == len(q.sizes) }
+
+func (q *queue) reset() { q.data, q.sizes, q.next, q.begin = q.data[:0], q.sizes[:0], 0, 0 }
+
+func newOutbox(name string, mtu int) *outbox {
+	o := &outbox{name: name, mtu: mtu}
 	o.wake.L, o.room.L = &o.mu, &o.mu
 	return o
 }
@@ -78,7 +84,7 @@ func (o *outbox) write(frames []link.Frame) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for i := range frames {
-		for len(o.data) >= maxQueued && !o.closed {
+		for len(o.queue.data) >= maxQueued && !o.closed {
 			o.wake.Signal() // the reader may wait for the first of these frames
 			o.room.Wait()
 		}
@@ -87,52 +93,54 @@ func (o *outbox) write(frames []link.Frame) error {
 		}
 		o.add(&frames[i])
 	}
-	if o.lent != nil && (o.filled > 0 || len(o.frames) > 0) {
+	if o.lent != nil && (o.lent.n > 0 || !o.queue.empty()) {
 		o.wake.Signal()
 	}
 	return nil
 }
 
-// add cuts a frame into the reader's buffers, or copies it to the queue. o.mu is held.
+// add cuts a frame into the reader's buffers, or into the queue. o.mu is held, except while other
+// goroutines run.
 func (o *outbox) add(f *link.Frame) {
-	if len(o.frames) > 0 || f.Segments() > len(o.lent)-o.filled {
-		begin := len(o.data)
-		o.data = append(o.data, f.Data...)
-		for _, m := range f.More {
-			o.data = append(o.data, m...)
-		}
-		g := *f
-		g.More = nil
-		// When o.data grows, earlier frames keep the previous array.
-		g.Data = o.data[begin:len(o.data):len(o.data)]
-		o.frames = append(o.frames, g)
-		return
-	}
+	// RoCE packets have an ICRC, and the tunnel protects them on most of their way.
+	s := link.Segmenter{NoUDPChecksum: true}
 	g := *f
-	if len(f.More) > 0 {
+	mayYield := len(f.More) == 0
+	if !mayYield {
 		o.gathered = append(o.gathered[:0], f.Data...)
 		for _, m := range f.More {
 			o.gathered = append(o.gathered, m...)
 		}
 		g.Data, g.More = o.gathered, nil
 	}
-	o.cutter.Cut(&g)
-	o.filled += packetsInto(&o.cutter, o.lent[o.filled:], o.sizes[o.filled:], o.offset)
-}
-
-// packetsInto writes packets of a frame to buffers until there are no more of either. The Ethernet
-// header is before the offset: the buffers have room there for the tunnel's header. They are longer
-// than any packet.
-func packetsInto(s *link.Segmenter, bufs [][]byte, sizes []int, offset int) (packets int) {
-	for packets < len(bufs) {
-		n, ok := s.Next(bufs[packets][offset-link.EthernetHeaderLen:])
-		if !ok {
+	for s.Cut(&g); ; {
+		if o.lent != nil && o.queue.empty() && o.lent.fill(&s) {
+			return
+		}
+		if !mayYield || o.closed {
 			break
 		}
-		sizes[packets] = n - link.EthernetHeaderLen
-		packets++
+		o.wake.Signal()
+		o.mu.Unlock()
+		runtime.Gosched()
+		o.mu.Lock()
+		mayYield = o.lent != nil && o.queue.empty() && o.lent.n == 0
 	}
-	return packets
+	longest := g.Len()
+	if g.Segmentation != link.NoSegmentation {
+		longest = min(longest, int(g.HeaderLen)+int(g.SegmentSize))
+	}
+	q := &o.queue
+	for {
+		end := len(q.data)
+		q.data = slices.Grow(q.data, longest)
+		n, ok := s.Next(q.data[end : end+longest])
+		if !ok {
+			return
+		}
+		q.data = q.data[:end+n]
+		q.sizes = append(q.sizes, n)
+	}
 }
 
 // read is tun.Device.Read.
@@ -142,26 +150,21 @@ func (o *outbox) read(bufs [][]byte, sizes []int, offset int) (int, error) {
 	if o.slow.Load() {
 		most = slowBatch
 	}
-	bufs = bufs[:min(most, len(bufs))]
-	n := 0
-	for {
-		n += o.cutTaken(bufs[n:], sizes[n:], offset)
-		if n == len(bufs) {
-			break
-		}
+	b := &o.reading
+	*b = batch{bufs: bufs[:min(most, len(bufs))], sizes: sizes, offset: offset, mtu: o.mtu}
+	for b.take(&o.taken); !b.full(); b.take(&o.taken) {
 		o.mu.Lock()
-		if n == 0 {
-			n = o.await(bufs, sizes, offset)
+		if b.n == 0 {
+			o.await(b)
 		}
 		if o.closed {
 			o.mu.Unlock()
 			return 0, os.ErrClosed
 		}
-		more := len(o.frames) > 0
+		more := !o.queue.empty()
 		if more {
-			o.taken, o.frames = o.frames, o.taken[:0]
-			o.takenData, o.data = o.data, o.takenData[:0]
-			o.next = 0
+			o.taken.reset()
+			o.taken, o.queue = o.queue, o.taken
 			o.room.Broadcast()
 		}
 		o.mu.Unlock()
@@ -169,36 +172,19 @@ func (o *outbox) read(bufs [][]byte, sizes []int, offset int) (int, error) {
 			break
 		}
 	}
-	o.inDevice.Add(int64(n))
-	return n, nil
+	b.level()
+	o.inDevice.Add(int64(b.n))
+	return b.n, nil
 }
 
-// cutTaken cuts the frames that were taken from the queue.
-func (o *outbox) cutTaken(bufs [][]byte, sizes []int, offset int) (n int) {
-	for n < len(bufs) {
-		if !o.cutting {
-			if o.next == len(o.taken) {
-				break
-			}
-			o.cut.Cut(&o.taken[o.next])
-			o.next++
-			o.cutting = true
-		}
-		n += packetsInto(&o.cut, bufs[n:], sizes[n:], offset)
-		o.cutting = n == len(bufs)
-	}
-	return n
-}
-
-// await lends the reader's buffers to writers until there are packets. It returns the number that
-// they have filled; more may be in the queue. o.mu is held.
-func (o *outbox) await(bufs [][]byte, sizes []int, offset int) int {
-	o.lent, o.sizes, o.offset, o.filled = bufs, sizes, offset, 0
-	for o.filled == 0 && len(o.frames) == 0 && !o.closed {
+// await lends the reader's buffers to writers until there are packets, in them or in the queue.
+// o.mu is held.
+func (o *outbox) await(b *batch) {
+	o.lent = b
+	for b.n == 0 && o.queue.empty() && !o.closed {
 		o.wake.Wait()
 	}
-	o.lent, o.sizes = nil, nil
-	return o.filled
+	o.lent = nil
 }
 
 // awaitRoom waits until the device has room for n packets.
@@ -245,7 +231,7 @@ func (o *outbox) sent(n int) {
 func (o *outbox) drained() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.lent != nil && o.filled == 0 && len(o.frames) == 0 && o.inDevice.Load() <= 0
+	return o.lent != nil && o.lent.n == 0 && o.queue.empty() && o.inDevice.Load() <= 0
 }
 
 func (o *outbox) close() {

@@ -23,15 +23,11 @@ const (
 	// maxSegments is the number of datagrams that Linux accepts in one superframe, and joins in
 	// one.
 	maxSegments = 64
-	// maxPayload is the most bytes of a superframe.
-	maxPayload = 65535 - 20 - 8
 	// minEndpoints is the number of endpoints that a socket remembers at least.
 	minEndpoints = 1 << 10
 	// refusalHolds is how long superframes to an endpoint stay smaller after a refusal. Linux has
 	// another path MTU after ten minutes; a try costs one system call.
 	refusalHolds = 10 * time.Second
-	// superframes are read at a time, so that their datagrams fit in a batch of the device.
-	superframes = conn.IdealBatchSize / maxSegments
 )
 
 // socket is an UDP socket of one IP version.
@@ -43,8 +39,10 @@ type socket struct {
 	pool  sync.Pool // *[]ipv4.Message, to send
 
 	// Owned by the receiver.
-	joined    bool // the kernel joins datagrams to superframes
-	messages  []ipv4.Message
+	joined    bool   // the kernel joins datagrams to superframes
+	super     []byte // a superframe, and its control messages
+	control   []byte
+	messages  []ipv4.Message // if not joined
 	endpoints endpoints
 }
 
@@ -111,15 +109,12 @@ func openSocket(network string, port uint16, peers int) (*socket, uint16, error)
 		joins, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_GRO)
 		s.joined = err == nil && joins == 1
 	})
-	n := conn.IdealBatchSize
 	if s.joined {
-		n = superframes
-	}
-	s.messages = *s.newMessages(n, 1)
-	for i := range s.messages {
-		s.messages[i].Buffers = s.messages[i].Buffers[:1]
-		if s.joined {
-			s.messages[i].Buffers[0] = make([]byte, 1<<16)
+		s.super, s.control = make([]byte, 1<<16), make([]byte, controlSpace)
+	} else {
+		s.messages = *s.newMessages(conn.IdealBatchSize, 1)
+		for i := range s.messages {
+			s.messages[i].Buffers = s.messages[i].Buffers[:1]
 		}
 	}
 	return s, uint16(udp.LocalAddr().(*net.UDPAddr).Port), nil
@@ -165,43 +160,49 @@ func (s *socket) set(level, option, value int) (err error) {
 
 // receive is a conn.ReceiveFunc.
 func (s *socket) receive(packets [][]byte, sizes []int, from []conn.Endpoint) (n int, err error) {
+	if s.joined {
+		return s.receiveSuperframe(packets, sizes, from)
+	}
 	messages := s.messages[:min(len(s.messages), len(packets))]
 	for i := range messages {
 		m := &messages[i]
-		if !s.joined {
-			m.Buffers[0] = packets[i]
-		}
-		m.OOB = m.OOB[:controlSpace]
+		m.Buffers[0], m.OOB = packets[i], m.OOB[:controlSpace]
 	}
-	count, err := s.batch.ReadBatch(messages, 0)
+	n, err = s.batch.ReadBatch(messages, 0)
 	if err != nil {
 		return 0, err
 	}
-	for i := range messages[:count] {
+	for i := range messages[:n] {
 		m := &messages[i]
-		size, e := s.arrived(m)
-		if !s.joined {
-			sizes[i], from[i] = m.N, e
-			n++
-			continue
+		sizes[i] = m.N
+		_, from[i] = s.arrived(m.Addr.(*net.UDPAddr).AddrPort(), m.OOB[:m.NN])
+	}
+	return n, nil
+}
+
+// receiveSuperframe receives one superframe, whose datagrams fit in a batch of the device.
+func (s *socket) receiveSuperframe(packets [][]byte, sizes []int, from []conn.Endpoint) (n int, err error) {
+	bytes, control, _, at, err := s.ReadMsgUDPAddrPort(s.super, s.control)
+	if err != nil {
+		return 0, err
+	}
+	size, e := s.arrived(at, s.control[:control])
+	for b := s.super[:bytes]; len(b) > 0 && n < len(packets); n++ {
+		part := b
+		if size > 0 {
+			part = b[:min(size, len(b))]
 		}
-		for b := m.Buffers[0][:m.N]; len(b) > 0 && n < len(packets); n++ {
-			part := b
-			if size > 0 {
-				part = b[:min(size, len(b))]
-			}
-			sizes[n], from[n] = copy(packets[n], part), e
-			b = b[len(part):]
-		}
+		sizes[n], from[n] = copy(packets[n], part), e
+		b = b[len(part):]
 	}
 	return n, nil
 }
 
 // arrived reads the control messages of a message: the size of its datagrams, if they are several,
 // and its endpoint.
-func (s *socket) arrived(m *ipv4.Message) (size int, _ *endpoint) {
-	a := arrival{from: m.Addr.(*net.UDPAddr).AddrPort()}
-	for rest := m.OOB[:m.NN]; len(rest) >= unix.SizeofCmsghdr; {
+func (s *socket) arrived(from netip.AddrPort, control []byte) (size int, _ *endpoint) {
+	a := arrival{from: from}
+	for rest := control; len(rest) >= unix.SizeofCmsghdr; {
 		h, data, remainder, err := unix.ParseOneSocketControlMessage(rest)
 		if err != nil {
 			break

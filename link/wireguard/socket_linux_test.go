@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/conn"
 	"golang.zx2c4.com/wireguard/device"
@@ -18,10 +17,11 @@ import (
 	"github.com/softrnic/softrnic/tests/interfaces"
 )
 
-// message is a packet from a port to 192.0.2.1 on interface 7.
-func message(port int) *ipv4.Message {
-	info := unix.PktInfo4(&unix.Inet4Pktinfo{Ifindex: 7, Spec_dst: [4]byte{192, 0, 2, 1}})
-	return &ipv4.Message{Addr: &net.UDPAddr{IP: net.IPv4(192, 0, 2, 2).To4(), Port: port}, OOB: info, NN: len(info)}
+// message is where a packet from a port to 192.0.2.1 on interface 7 comes from, and its control
+// message.
+func message(port uint16) (from netip.AddrPort, control []byte) {
+	return netip.AddrPortFrom(netip.MustParseAddr("192.0.2.2"), port),
+		unix.PktInfo4(&unix.Inet4Pktinfo{Ifindex: 7, Spec_dst: [4]byte{192, 0, 2, 1}})
 }
 
 // TestClearSrc: after the device has given up the local address of a silent peer, the peer's next
@@ -47,7 +47,7 @@ func TestClearSrc(t *testing.T) {
 	}
 	_, e = s.arrived(message(1))
 	e.ClearSrc()
-	for port := 2; port < 4; port++ {
+	for port := uint16(2); port < 4; port++ {
 		s.arrived(message(port)) // the endpoint becomes one of the older ones
 	}
 	if _, again := s.arrived(message(1)); !again.SrcIP().IsValid() {
@@ -61,7 +61,7 @@ func TestEndpoints(t *testing.T) {
 	const most = 16
 	s := &socket{endpoints: newEndpoints(most)}
 	_, first := s.arrived(message(1))
-	for port := 2; port < 20*most; port++ {
+	for port := uint16(2); port < 20*most; port++ {
 		s.arrived(message(port))
 		if port%(most/2) == 0 {
 			if _, e := s.arrived(message(1)); e != first {
