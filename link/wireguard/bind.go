@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"runtime"
 	"time"
 
 	"golang.zx2c4.com/wireguard/conn"
@@ -41,6 +42,8 @@ const (
 // datagram can cause one, from whomever it comes.
 func (b *bind) receiver(receive conn.ReceiveFunc) conn.ReceiveFunc {
 	return func(packets [][]byte, sizes []int, from []conn.Endpoint) (int, error) {
+		// The device opens a batch, and the host handles it, while it is in the caches.
+		runtime.Gosched()
 		b.in.awaitRoom()
 		for failures := 1; ; failures++ {
 			n, err := receive(packets, sizes, from)

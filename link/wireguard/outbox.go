@@ -93,10 +93,20 @@ func (o *outbox) write(frames []link.Frame) error {
 		}
 		o.add(&frames[i])
 	}
-	if o.lent != nil && (o.lent.n > 0 || !o.queue.empty()) {
+	if o.lent != nil && o.waiting() {
 		o.wake.Signal()
 	}
 	return nil
+}
+
+// waiting reports whether there are packets that the device has not read. o.mu is held.
+func (o *outbox) waiting() bool { return o.lent != nil && o.lent.n > 0 || !o.queue.empty() }
+
+// pending reports whether there are packets that the device has not read.
+func (o *outbox) pending() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.waiting()
 }
 
 // add cuts a frame into the reader's buffers, or into the queue. o.mu is held, except while other
@@ -231,7 +241,7 @@ func (o *outbox) sent(n int) {
 func (o *outbox) drained() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.lent != nil && o.lent.n == 0 && o.queue.empty() && o.inDevice.Load() <= 0
+	return o.lent != nil && !o.waiting() && o.inDevice.Load() <= 0
 }
 
 func (o *outbox) close() {
