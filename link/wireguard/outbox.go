@@ -136,15 +136,11 @@ func (o *outbox) add(f *link.Frame) {
 		o.mu.Lock()
 		mayYield = o.lent != nil && o.queue.empty() && o.lent.n == 0
 	}
-	longest := g.Len()
-	if g.Segmentation != link.NoSegmentation {
-		longest = min(longest, int(g.HeaderLen)+int(g.SegmentSize))
-	}
 	q := &o.queue
 	for {
 		end := len(q.data)
-		q.data = slices.Grow(q.data, longest)
-		n, ok := s.Next(q.data[end : end+longest])
+		q.data = slices.Grow(q.data, len(g.Data)) // a packet is no longer, also one that is not cut
+		n, ok := s.Next(q.data[end : end+len(g.Data)])
 		if !ok {
 			return
 		}
