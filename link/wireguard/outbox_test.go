@@ -10,8 +10,8 @@ import (
 	"github.com/softrnic/softrnic/link/linktest"
 )
 
-// TestOutbox: writers give frames of all kinds to the outbox while the device reads, slowly at times.
-// Each packet is read once, and those of a writer in their order.
+// TestOutbox: writers give frames of all kinds to the outbox while the device reads, slowly at
+// times. Each packet is read once, and those of a writer in their order.
 func TestOutbox(t *testing.T) {
 	const writers, packets, size, mtu = 3, 20_000, 500, 1420
 	o := newOutbox("test", mtu)
