@@ -211,6 +211,9 @@ func (cq *CQ) Poll(wcs []WC) (int, error) {
 // poll implements Poll, and Next of a Poller, which takes stamps.
 func (cq *CQ) poll(wcs []WC, stamps []stamp) (int, error) {
 	n, err := cq.take(wcs, stamps)
+	if cq.wait == WaitEvent {
+		return n, err // no poll makes progress, so none is counted
+	}
 	progress := false
 	if n == 0 && err == nil && len(wcs) > 0 {
 		progress = cq.wantsProgress()
@@ -232,18 +235,19 @@ func (cq *CQ) take(wcs []WC, stamps []stamp) (int, error) {
 	if cq.pollReady.Load() == 0 {
 		return 0, nil
 	}
-	cq.mu.Lock()
-	defer cq.mu.Unlock()
+	cq.mu.Lock() // not deferred, because this is in each message's path
 	n := min(len(wcs), cq.n)
 	if n == 0 {
 		err := cq.check("poll CQ")
 		if cq.n == 0 && err == nil {
 			cq.ready.Store(0)
 		}
+		cq.mu.Unlock()
 		return 0, err
 	}
 	if cq.dev.injection.Load() != nil {
 		if err := cq.faultPoll(wcs, stamps != nil); err != nil {
+			cq.mu.Unlock()
 			return 0, err
 		}
 	}
@@ -251,6 +255,7 @@ func (cq *CQ) take(wcs []WC, stamps []stamp) (int, error) {
 	if cq.n == 0 && !cq.overrun {
 		cq.ready.Store(0)
 	}
+	cq.mu.Unlock()
 	return n, nil
 }
 
@@ -265,15 +270,12 @@ func (cq *CQ) faultPoll(wcs []WC, ofPoller bool) error {
 	return cq.dev.fault("poll_cq")
 }
 
-// wantsProgress reports whether an empty Poll calls Progress.
+// wantsProgress reports whether an empty Poll calls Progress. The CQ's Wait is not WaitEvent.
 func (cq *CQ) wantsProgress() bool {
-	switch cq.wait {
-	case WaitPoll:
+	if cq.wait == WaitPoll {
 		return cq.progress.due(1)
-	case WaitAdaptive:
-		return cq.progress.due(2)
 	}
-	return false
+	return cq.progress.due(2)
 }
 
 // pop moves the len(wcs) oldest completions to wcs, and their timestamps to stamps unless it is

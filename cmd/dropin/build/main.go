@@ -107,11 +107,11 @@ func build(out string, engine bool) error {
 		if err != nil {
 			return err
 		}
-		stacks, err := overlay(goroot, temp)
+		changes, err := overlay(goroot, temp)
 		if err != nil {
 			return err
 		}
-		cmd := exec.Command(filepath.Join(goroot, "bin", "go"), "build", profile, "-overlay", stacks, "-trimpath", "-buildmode=c-shared",
+		cmd := exec.Command(filepath.Join(goroot, "bin", "go"), "build", profile, "-overlay", changes, "-trimpath", "-buildmode=c-shared",
 			"-ldflags=-s -w -X=runtime.godebugDefault=asyncpreemptoff=1,gcshrinkstackoff=1 "+
 				"-extldflags=-Wl,-soname,libsoftrnic.so,--wrap=pthread_create",
 			"-o", filepath.Join(out, "libsoftrnic.so"), "./cmd/dropin/libsoftrnic")

@@ -152,7 +152,7 @@ func srDestroyCQ(h C.uint32_t) C.int {
 // batch is the largest number of completions or work requests that are copied at once.
 const batch = 16
 
-// wcPool has buffers for completions that srPollCQ copies to C's structures.
+// wcPool has buffers for completions that moveWCs copies to C's structures.
 var wcPool = sync.Pool{New: func() any { return new([batch]verbs.WC) }}
 
 //export srPollCQ
@@ -162,15 +162,13 @@ func srPollCQ(h C.uint32_t, n C.int, wcs *C.struct_sr_wc, exs *C.struct_sr_wc_ex
 	if q == nil || n < 0 {
 		return invalid
 	}
-	buf := wcPool.Get().(*[batch]verbs.WC)
-	k, err := q.pollInto(int(n), buf, wcs, exs)
+	k, err := q.pollInto(int(n), wcs, exs)
 	if k == 0 && err == nil && q.ctx.dev.Progress() {
-		k, err = q.pollInto(int(n), buf, wcs, exs)
+		k, err = q.pollInto(int(n), wcs, exs)
 		if o := cqs.Get(uint32(other)); o != nil {
-			*gotOthers = C.int(completions(o.CQ, buf, int(n), others))
+			*gotOthers = C.int(completions(o.CQ, int(n), others))
 		}
 	}
-	wcPool.Put(buf)
 	if err != nil {
 		return errno(err)
 	}
@@ -179,15 +177,40 @@ func srPollCQ(h C.uint32_t, n C.int, wcs *C.struct_sr_wc, exs *C.struct_sr_wc_ex
 }
 
 // pollInto moves completions to C's structures.
-func (q *cq) pollInto(n int, buf *[batch]verbs.WC, to *C.struct_sr_wc, exs *C.struct_sr_wc_ex) (int, error) {
+func (q *cq) pollInto(n int, to *C.struct_sr_wc, exs *C.struct_sr_wc_ex) (int, error) {
 	if exs != nil {
 		return q.pollStamped(unsafe.Slice(to, n), unsafe.Slice(exs, n))
 	}
-	k, err := q.Poll(buf[:min(n, batch)])
+	return moveWCs(q.CQ, n, to)
+}
+
+// few is the number of completions that moveWCs takes first. Few have room on the stack.
+const few = 2
+
+// moveWCs moves up to n completions, batch at most, to C's structures.
+func moveWCs(q *verbs.CQ, n int, to *C.struct_sr_wc) (int, error) {
+	n = min(n, batch)
+	var buf [few]verbs.WC
+	k, err := q.Poll(buf[:min(n, few)])
 	for i := range k {
 		setWC(&unsafe.Slice(to, n)[i], &buf[i])
 	}
+	if k == few && k < n {
+		k += moveMoreWCs(q, unsafe.Slice(to, n)[k:])
+	}
 	return k, err
+}
+
+// moveMoreWCs is moveWCs for the completions after few. An error of the CQ is returned by the next
+// poll.
+func moveMoreWCs(q *verbs.CQ, to []C.struct_sr_wc) int {
+	buf := wcPool.Get().(*[batch]verbs.WC)
+	k, _ := q.Poll(buf[:len(to)])
+	for i := range k {
+		setWC(&to[i], &buf[i])
+	}
+	wcPool.Put(buf)
+	return k
 }
 
 // pollStamped is pollInto for a CQ whose completions have fields that struct ibv_wc lacks.

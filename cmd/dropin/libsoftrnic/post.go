@@ -23,7 +23,6 @@ type sends struct {
 	binds   [batch]verbs.MWBind
 	binding bool   // one of the requests binds a window
 	inline  []byte // data of inline requests with several SGEs
-	wcs     [batch]verbs.WC
 }
 
 // recvs has receive requests in the form of package verbs.
@@ -72,13 +71,33 @@ func handleAt(p unsafe.Pointer, offset uintptr) uint32 {
 // pointer returns the pointer in a field of a C structure.
 func pointer(addr *C.uint64_t) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(addr)) }
 
+// isPlain reports whether a request needs nothing of sends: it binds no window, and its inline data
+// is in one piece. Most requests are plain.
+func isPlain(c *C.struct_sr_send_wr) bool {
+	return c.opcode != C.uint32_t(verbs.BindMW) && (c.send_flags&C.uint32_t(verbs.SendInline) == 0 || c.num_sge == 1)
+}
+
 // set converts c to request i.
 func (s *sends) set(i int, c *C.struct_sr_send_wr, flags C.int) {
 	w := &s.wrs[i]
+	convert(w, c, flags, &s.inline)
+	if w.Opcode == verbs.BindMW {
+		s.binds[i] = verbs.MWBind{
+			MW: windowAt(c.mw), RKey: uint32(c.bind_rkey),
+			MWBindInfo: verbs.MWBindInfo{MR: regionAt(c.bind_mr), Addr: uint64(c.bind_addr), Length: uint64(c.bind_length),
+				Access: bindAccess(c.bind_access)},
+		}
+		w.Bind, s.binding = &s.binds[i], true
+	}
+}
+
+// convert sets w, which is zero or has only been set by convert, to c without its bind. Inline data
+// in several pieces is appended to inline.
+func convert(w *verbs.SendWR, c *C.struct_sr_send_wr, flags C.int, inline *[]byte) {
 	*w = verbs.SendWR{WRID: uint64(c.wr_id), Opcode: enum[verbs.WROpcode](c.opcode), Flags: enum[verbs.SendFlags](c.send_flags),
 		RemoteSRQN: uint32(c.remote_srqn) & 0xffffff}
 	if w.Flags&verbs.SendInline != 0 {
-		w.InlineData = s.gather(c, flags>>C.SR_POST_SGES)
+		w.InlineData = gather(c, flags>>C.SR_POST_SGES, inline)
 	} else {
 		w.SGList = sges(c.sg_list, c.num_sge)
 	}
@@ -88,12 +107,6 @@ func (s *sends) set(i int, c *C.struct_sr_send_wr, flags C.int) {
 	case verbs.SendWithInv, verbs.LocalInv:
 		w.InvalidateRKey = uint32(c.imm_data)
 	case verbs.BindMW:
-		s.binds[i] = verbs.MWBind{
-			MW: windowAt(c.mw), RKey: uint32(c.bind_rkey),
-			MWBindInfo: verbs.MWBindInfo{MR: regionAt(c.bind_mr), Addr: uint64(c.bind_addr), Length: uint64(c.bind_length),
-				Access: bindAccess(c.bind_access)},
-		}
-		w.Bind, s.binding = &s.binds[i], true
 		return
 	}
 	switch {
@@ -116,7 +129,7 @@ const maxInline = 1 << 16
 // gather returns the data of an inline request. The front has already read the memory, so it is
 // mapped. If the request has too many SGEs, or no list of them, the front has not read the memory,
 // and gather does not read it either.
-func (s *sends) gather(c *C.struct_sr_send_wr, limit C.int) []byte {
+func gather(c *C.struct_sr_send_wr, limit C.int, inline *[]byte) []byte {
 	if c.num_sge < 0 || c.num_sge > limit || c.num_sge > 0 && c.sg_list == nil {
 		return make([]byte, maxInline) // too long for any QP
 	}
@@ -124,14 +137,14 @@ func (s *sends) gather(c *C.struct_sr_send_wr, limit C.int) []byte {
 	if len(list) == 1 {
 		return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&list[0].Addr))), min(int(list[0].Length), maxInline))
 	}
-	at := len(s.inline)
+	at := len(*inline)
 	for _, e := range list {
-		if e.Length > maxInline || len(s.inline)-at > maxInline {
+		if e.Length > maxInline || len(*inline)-at > maxInline {
 			return make([]byte, maxInline) // too long for any QP
 		}
-		s.inline = append(s.inline, unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&e.Addr))), int(e.Length))...)
+		*inline = append(*inline, unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&e.Addr))), int(e.Length))...)
 	}
-	return s.inline[at:len(s.inline):len(s.inline)]
+	return (*inline)[at:len(*inline):len(*inline)]
 }
 
 // posted returns the number of requests posted before err.
@@ -158,29 +171,38 @@ func srPostSend(h C.uint32_t, c *C.struct_sr_send_wr, flags C.int, done *C.int, 
 	if q == nil {
 		return notFound
 	}
-	s := sendPool.Get().(*sends)
 	var err error
-	if flags&C.SR_POST_ALL != 0 {
+	switch {
+	case flags&C.SR_POST_ALL != 0:
+		s := sendPool.Get().(*sends)
 		err = s.postAll(q, c, flags)
-	} else {
+		sendPool.Put(s)
+	case c != nil && c.next == nil && isPlain(c):
+		var w verbs.SendWR // on the stack: no pool is asked
+		convert(&w, c, flags, nil)
+		if err = q.PostSend(&w); err == nil {
+			*done = 1
+		}
+	default:
+		s := sendPool.Get().(*sends)
 		err = s.postList(q, c, flags, done)
+		sendPool.Put(s)
 	}
-	if err == nil && room > 0 {
-		*got = C.int(completions(q.SendCQ(), &s.wcs, int(room), wcs))
+	if err != nil {
+		return errno(err)
 	}
-	sendPool.Put(s)
-	return errno(err)
+	if room > 0 {
+		*got = C.int(completions(q.SendCQ(), int(room), wcs))
+	}
+	return 0
 }
 
 // completions moves available completions to C's structures. An error of the CQ is returned by the
 // next poll.
-func completions(q *verbs.CQ, buf *[batch]verbs.WC, room int, to *C.struct_sr_wc) int {
-	k, err := q.Poll(buf[:min(room, batch)])
+func completions(q *verbs.CQ, room int, to *C.struct_sr_wc) int {
+	k, err := moveWCs(q, room, to)
 	if err != nil {
 		k = 0
-	}
-	for i := range k {
-		setWC(&unsafe.Slice(to, room)[i], &buf[i])
 	}
 	return k
 }
@@ -226,6 +248,23 @@ func (s *sends) postAll(q *qp, c *C.struct_sr_send_wr, flags C.int) error {
 	return err
 }
 
+// recvOf returns a receive request.
+func recvOf(c *C.struct_sr_recv_wr) verbs.RecvWR {
+	return verbs.RecvWR{WRID: uint64(c.wr_id), SGList: sges(c.sg_list, c.num_sge)}
+}
+
+// isOne reports whether a list has one request, which is then on the stack while it is posted.
+func isOne(c *C.struct_sr_recv_wr) bool { return c != nil && c.next == nil }
+
+// postedOne sets done after the post of one request, and returns the errno of its error.
+func postedOne(err error, done *C.int) C.int {
+	if err != nil {
+		return errno(err)
+	}
+	*done = 1
+	return 0
+}
+
 // postRecvs posts a list of receive requests with post.
 func postRecvs(c *C.struct_sr_recv_wr, post func(...*verbs.RecvWR) error, done *C.int) C.int {
 	r := recvPool.Get().(*recvs)
@@ -233,7 +272,7 @@ func postRecvs(c *C.struct_sr_recv_wr, post func(...*verbs.RecvWR) error, done *
 	for c != nil {
 		n := 0
 		for ; c != nil && n < batch; c, n = c.next, n+1 {
-			r.wrs[n] = verbs.RecvWR{WRID: uint64(c.wr_id), SGList: sges(c.sg_list, c.num_sge)}
+			r.wrs[n] = recvOf(c)
 		}
 		err := post(r.ptrs[:n]...)
 		*done += C.int(posted(n, err))
@@ -251,6 +290,10 @@ func srPostRecv(h C.uint32_t, c *C.struct_sr_recv_wr, done *C.int) C.int {
 	if q == nil {
 		return notFound
 	}
+	if isOne(c) {
+		w := recvOf(c)
+		return postedOne(q.PostRecv(&w), done)
+	}
 	return postRecvs(c, q.PostRecv, done)
 }
 
@@ -260,6 +303,10 @@ func srPostSRQRecv(h C.uint32_t, c *C.struct_sr_recv_wr, done *C.int) C.int {
 	s := srqs.Get(uint32(h))
 	if s == nil {
 		return notFound
+	}
+	if isOne(c) {
+		w := recvOf(c)
+		return postedOne(s.PostRecv(&w), done)
 	}
 	return postRecvs(c, s.PostRecv, done)
 }

@@ -32,6 +32,21 @@ func withHandlerStack(proc []byte) ([]byte, error) {
 	return firstStack.ReplaceAll(proc, fmt.Appendf(nil, "${1}%d${3}", handlerStack)), nil
 }
 
+// initWait finds where Go's runtime waits, in each call from C, until the engine is initialized.
+var initWait = regexp.MustCompile(`\n(\t+)<-main_init_done\n`)
+
+// withoutInitLock returns Go's runtime/cgocall.go with calls that do not lock the channel of
+// initWait once it is closed. That lock takes a fifth of the time of an empty call, and all threads
+// of the program share it.
+func withoutInitLock(cgocall []byte) ([]byte, error) {
+	if n := len(initWait.FindAll(cgocall, -1)); n != 1 {
+		return nil, fmt.Errorf("this version of Go waits for its initialization in another way (%d places, want 1): "+
+			"build with the version in go.mod, with GOTOOLCHAIN", n)
+	}
+	// A select with a default reads a closed channel without its lock.
+	return initWait.ReplaceAll(cgocall, []byte("\n${1}select {\n${1}case <-main_init_done:\n${1}default:\n${1}\t<-main_init_done\n${1}}\n")), nil
+}
+
 // goRoot returns the GOROOT of the Go that builds the module at root. go build refuses to replace
 // files of the module cache, where a downloaded toolchain is: such a GOROOT gets another name in
 // dir, a symbolic link.
@@ -51,21 +66,26 @@ func goRoot(root, dir string) (string, error) {
 }
 
 // overlay writes a file for go build -overlay into a directory, for the Go in goroot. With it, the
-// stacks of the program's threads have handlerStack bytes from the start.
+// stacks of the program's threads have handlerStack bytes from the start, and calls from C take no
+// lock.
 func overlay(goroot, dir string) (string, error) {
-	proc := filepath.Join(goroot, "src", "runtime", "proc.go")
-	source, err := os.ReadFile(proc)
-	if err != nil {
-		return "", err
+	replace := map[string]string{}
+	for name, change := range map[string]func([]byte) ([]byte, error){"proc.go": withHandlerStack, "cgocall.go": withoutInitLock} {
+		original := filepath.Join(goroot, "src", "runtime", name)
+		source, err := os.ReadFile(original)
+		if err != nil {
+			return "", err
+		}
+		if source, err = change(source); err != nil {
+			return "", fmt.Errorf("%s: %w", original, err)
+		}
+		replace[original] = filepath.Join(dir, name)
+		if err := os.WriteFile(replace[original], source, 0o666); err != nil {
+			return "", err
+		}
 	}
-	if source, err = withHandlerStack(source); err != nil {
-		return "", fmt.Errorf("%s: %w", proc, err)
-	}
-	replacement, list := filepath.Join(dir, "proc.go"), filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(replacement, source, 0o666); err != nil {
-		return "", err
-	}
-	b, err := json.Marshal(map[string]map[string]string{"Replace": {proc: replacement}})
+	list := filepath.Join(dir, "overlay.json")
+	b, err := json.Marshal(map[string]map[string]string{"Replace": replace})
 	if err != nil {
 		return "", err
 	}
