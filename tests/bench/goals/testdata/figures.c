@@ -1,11 +1,13 @@
-// The cost of calls of libibverbs, in one process: figures poll | write | stall SECONDS | qp. It
-// prints one number. poll: nanoseconds of a poll of an empty CQ. write: nanoseconds of an RDMA
+// The cost of calls of libibverbs, in one process: figures call | poll | write | stall SECONDS | qp.
+// It prints one number. call: nanoseconds of a call from C into the engine, which is in Go, and back,
+// without any work there. poll: nanoseconds of a poll of an empty CQ. write: nanoseconds of an RDMA
 // WRITE of 8 bytes, from ibv_post_send until ibv_poll_cq returns its completion. stall: four
 // threads poll CQs, and the number is the longest time in milliseconds for which a thread gave up
 // the processor within a poll. Preemption, by other programs or, with fewer processors, by the
 // other threads, is not counted. qp: the number of the first QP, for those who measure the whole
 // program.
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +15,8 @@
 #include <sys/resource.h>
 #include <time.h>
 #include <infiniband/verbs.h>
+
+#include "../../../../cmd/dropin/libsoftrnic/softrnic.h"
 
 #define CHECK(x) \
 	do { \
@@ -44,6 +48,22 @@ static double least(void (*f)(int turns, void *arg), int turns, void *arg)
 			best = t;
 	}
 	return best;
+}
+
+static void call_engine(int turns, void *v)
+{
+	const struct sr_engine *e = v;
+	while (turns--)
+		CHECK(!e->thread(0));
+}
+
+// the_engine returns the table of the engine's functions, which libibverbs.so.1 has for
+// librdmacm.so.1.
+static void *the_engine(void)
+{
+	const struct sr_engine *(*get)(void) = (const struct sr_engine *(*)(void))dlvsym(RTLD_DEFAULT, "front_engine", "SOFTRNIC_1");
+	CHECK(get);
+	return (void *)get();
 }
 
 static void poll_empty(int turns, void *cq)
@@ -164,7 +184,9 @@ int main(int argc, char **argv)
 	struct ibv_cq *cq = ibv_create_cq(ctx, 64, NULL, NULL, 0);
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
 	CHECK(cq && pd);
-	if (!strcmp(argv[1], "poll"))
+	if (!strcmp(argv[1], "call"))
+		printf("%.1f\n", least(call_engine, 100000, the_engine()));
+	else if (!strcmp(argv[1], "poll"))
 		printf("%.1f\n", least(poll_empty, 1000000, cq));
 	else if (!strcmp(argv[1], "write"))
 		printf("%.1f\n", write_of_8_bytes(pd, cq));
