@@ -7,7 +7,10 @@ cd "$(dirname "$0")/../.."
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 go run ./tests/bench/goals -rounds 1 -run 'KiB|8 bytes|rsocket' -pprof "$dir"
-# The pattern of C programs: small messages, of memory that is not Go's.
-go test -run '^$' -bench 'DirectForeign|DirectPingPong' -benchtime 3s \
-  -cpuprofile "$dir/foreign.pprof" -o "$dir/rdmatransport.test" ./rdmatransport
+# The pattern of C programs: small messages, of memory that is not Go's, through the engine's
+# functions for C.
+go test -run '^$' -bench 'DirectMapped|DirectPingPong' -benchtime 3s \
+  -cpuprofile "$dir/mapped.pprof" -o "$dir/rdmatransport.test" ./rdmatransport
+go test -run '^$' -bench 'PostPoll' -benchtime 3s \
+  -cpuprofile "$dir/postpoll.pprof" -o "$dir/libsoftrnic.test" ./cmd/dropin/libsoftrnic
 go tool pprof -proto "$dir"/*.pprof >cmd/softrnic/release.pgo
