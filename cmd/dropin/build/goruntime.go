@@ -44,7 +44,8 @@ func withoutInitLock(cgocall []byte) ([]byte, error) {
 			"build with the version in go.mod, with GOTOOLCHAIN", n)
 	}
 	// A select with a default reads a closed channel without its lock.
-	return initWait.ReplaceAll(cgocall, []byte("\n${1}select {\n${1}case <-main_init_done:\n${1}default:\n${1}\t<-main_init_done\n${1}}\n")), nil
+	with := "\n${1}select {\n${1}case <-main_init_done:\n${1}default:\n${1}\t<-main_init_done\n${1}}\n"
+	return initWait.ReplaceAll(cgocall, []byte(with)), nil
 }
 
 // goRoot returns the GOROOT of the Go that builds the module at root. go build refuses to replace
