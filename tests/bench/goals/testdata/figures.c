@@ -1,9 +1,9 @@
-// The cost of calls of libibverbs, in one process: figures call | poll | write | stall SECONDS | qp.
-// It prints one number. call: nanoseconds of a call from C into the engine, which is in Go, and back,
-// without any work there. poll: nanoseconds of a poll of an empty CQ. write: nanoseconds of an RDMA
-// WRITE of 8 bytes, from ibv_post_send until ibv_poll_cq returns its completion. stall: four
-// threads poll CQs, and the number is the longest time in milliseconds for which a thread gave up
-// the processor within a poll. Preemption, by other programs or, with fewer processors, by the
+// The cost of calls of libibverbs, in one process: figures call | poll | write | stall SECONDS |
+// qp. It prints one number. call: nanoseconds of a call from C into the engine, which is in Go, and
+// back, without any work there. poll: nanoseconds of a poll of an empty CQ. write: nanoseconds of
+// an RDMA WRITE of 8 bytes, from ibv_post_send until ibv_poll_cq returns its completion. stall:
+// four threads poll CQs, and the number is the longest time in milliseconds for which a thread gave
+// up the processor within a poll. Preemption, by other programs or, with fewer processors, by the
 // other threads, is not counted. qp: the number of the first QP, for those who measure the whole
 // program.
 #define _GNU_SOURCE
