@@ -21,7 +21,7 @@ func backlogged(p stack.Path) stack.Backlogged {
 
 // blocked reports whether a connection must wait before it sends more. The timer then tries again.
 func (q *qp) blocked() bool {
-	if !q.hasBacklog {
+	if q.room != backlogRoom {
 		return false
 	}
 	b, _ := q.path.(stack.Backlogged)
@@ -42,14 +42,28 @@ func (q *qp) blockedBy(b stack.Backlogged) bool {
 	return false
 }
 
-// queued opens the queue of the QP's path in the adapter, and reports whether it has one.
-func (q *qp) queued(p stack.Path) bool {
-	a, ok := p.(stack.Queued)
-	return ok && a.Queue(q.onRoom)
+// pathRoom is where packets of a path may wait.
+type pathRoom uint8
+
+const (
+	noRoom      pathRoom = iota
+	backlogRoom          // the path is a stack.Backlogged
+	queueRoom            // the path is a stack.Queued with a queue
+)
+
+// roomOf opens the queue of the QP's path in the adapter, if it has one.
+func (q *qp) roomOf(p stack.Path) pathRoom {
+	if a, ok := p.(stack.Queued); ok && a.Queue(q.onRoom) {
+		return queueRoom
+	}
+	if backlogged(p) != nil {
+		return backlogRoom
+	}
+	return noRoom
 }
 
 // full reports whether the QP must wait for room in the adapter, which then calls onRoom.
-func (q *qp) full() bool { return q.isQueued && q.queueFull() }
+func (q *qp) full() bool { return q.room == queueRoom && q.queueFull() }
 
 // queueFull is full for a QP with a queue. Gathered packets are sent first, so that they count.
 func (q *qp) queueFull() bool {

@@ -157,8 +157,7 @@ type qp struct {
 
 	mark wire.Mark // of this QP's requests; 0 if they are not marked
 
-	hasBacklog      bool // path is a stack.Backlogged
-	isQueued        bool // path is a stack.Queued with a queue
+	room            pathRoom
 	isDelayed       bool // it is on the engine's stack of delayed QPs
 	corkedSincePoll bool // a request was corked since an application last polled
 

@@ -169,7 +169,7 @@ func (q *qp) connect(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	}
 	q.closePaths()
 	q.path, q.ends, q.notify, q.mtu = path, path.Ends(), notify, mtu
-	q.hasBacklog, q.isQueued = backlogged(path) != nil, q.queued(path)
+	q.room = q.roomOf(path)
 	if notify != nil {
 		q.pacer().react = newReaction(q.e.dcqcn)
 	}
@@ -183,8 +183,7 @@ func (q *qp) closePaths() {
 	}
 	q.notify.close()
 	q.endCongestion()
-	q.path, q.ends, q.notify, q.peerPort, q.pairedQP = nil, nil, nil, nil, nil
-	q.hasBacklog, q.isQueued = false, false
+	q.path, q.ends, q.notify, q.peerPort, q.pairedQP, q.room = nil, nil, nil, nil, nil, noRoom
 }
 
 // reset clears everything except the QP's number and port.

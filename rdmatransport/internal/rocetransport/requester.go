@@ -57,7 +57,7 @@ func (q *qp) settings() (in send.Setting) {
 	if q.pairedQP != nil {
 		in |= send.Direct
 	}
-	if q.pace != nil || q.isQueued {
+	if q.pace != nil || q.room == queueRoom {
 		in |= send.Paced
 	}
 	return in

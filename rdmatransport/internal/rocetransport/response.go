@@ -72,7 +72,7 @@ func (q *qp) sendResponses() bool {
 // of the memory. It returns their number. sendResponse sends all other packets: those at either
 // end, and those whose memory cannot be read.
 func (q *qp) sendResponseRun(r *receive.Response, most uint32) (sent uint32) {
-	if r.Kind != receive.Read || r.First() || q.pace != nil || q.isQueued {
+	if r.Kind != receive.Read || r.First() || q.pace != nil || q.room == queueRoom {
 		return 0
 	}
 	middles := min(r.Packets-1, most) // the last packet is not in the middle
