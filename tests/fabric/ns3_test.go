@@ -176,8 +176,10 @@ made one at a time.
 | load | spines | | ns-3 | SoftRNIC | ratio | marks at departure | ratio | and faster cables | ratio |
 |---|---|---|---|---|---|---|---|---|---|
 `
+	curve := ""
 	for _, load := range []float64{0.3, 0.5} {
 		flows := poisson(sizes, load, during)
+		var curves [][]float64 // mean FCT by size: of ns-3 and SoftRNIC with one spine, and with four
 		for _, c := range []struct{ spines, hashes int }{{1, 1}, {4, 8}} {
 			uplinks := 400 / float64(c.spines)
 			ways := []string{"--set", fmt.Sprint("topology.spines=", c.spines), "--set", fmt.Sprintf("topology.uplink_rate=%gG", uplinks)}
@@ -188,11 +190,14 @@ made one at a time.
 				marks = marks[:1]
 			}
 			all := make([][3]float64, 1+len(marks))
+			theirs, ours := make([]float64, len(sizeClasses)), make([]float64, len(sizeClasses))
 			for i := range c.hashes {
 				runs := []ns3Run{x.inNS3(dir, flows, c.spines, i)}
 				for _, args := range marks {
 					runs = append(runs, x.inOurs(flows, append(slices.Clip(args), "--seed", fmt.Sprint(i))...))
 				}
+				addBySize(theirs, flows, runs[0], c.hashes)
+				addBySize(ours, flows, runs[len(runs)-1], c.hashes)
 				for k, r := range runs {
 					var took []float64
 					for _, f := range flows {
@@ -203,6 +208,7 @@ made one at a time.
 					}
 				}
 			}
+			curves = append(curves, theirs, ours)
 			for j, name := range []string{"mean", "median", "largest"} {
 				text += fmt.Sprintf("| %.0f %% | %d | %s, µs | %.0f", load*100, c.spines, name, all[0][j])
 				for _, of := range all[1:] {
@@ -211,8 +217,27 @@ made one at a time.
 				text += strings.Repeat(" | |", 3-len(marks)) + " |\n"
 			}
 		}
+		for i, most := range sizeClasses {
+			n := 0
+			for _, f := range flows {
+				if sizeClass(f.bytes) == i {
+					n++
+				}
+			}
+			curve += fmt.Sprintf("| %.0f %% | %s | %d", load*100, most.name, n)
+			for k := 0; k < len(curves); k += 2 {
+				curve += fmt.Sprintf(" | %.1f | %.1f | %.2f", curves[k][i], curves[k+1][i], curves[k+1][i]/curves[k][i])
+			}
+			curve += " |\n"
+		}
 	}
 	return text + `
+The same by the sizes of flows: means in µs, with one spine, marks at departure and faster cables, and with four spines, on average of
+eight hashes.
+
+| load | size | flows | one spine: ns-3 | SoftRNIC | ratio | four spines: ns-3 | SoftRNIC | ratio |
+|---|---|---|---|---|---|---|---|---|
+` + curve + `
 Other differences between the models matter little. Alpha: ns-3 updates it each µs, by whether a CNP came in it, and SoftRNIC when it
 handles a CNP, at most each 4 µs; ns-3 first decreases 4 µs after the first CNP, and SoftRNIC at once. Increases: ns-3's third one by
 timer and those after it are of 200 Mbit/s, and SoftRNIC's of 20, as hyper increase needs the byte counter too, which never expires here.
@@ -224,6 +249,36 @@ No difference: windows (there are none), CNPs (of each marked packet in ns-3, ea
 rate (both keep it if nothing increased since the last decrease), limits by RED, packets of 1024 bytes, and what is counted (from the start
 to the last acknowledgement). Slowdowns are not compared.
 `
+}
+
+// sizeClasses are sizes of flows in bytes, each up to the next.
+var sizeClasses = []struct {
+	name string
+	most int
+}{{"up to 10 kB", 10_000}, {"up to 100 kB", 100_000}, {"up to 1 MB", 1_000_000}, {"larger", 1 << 62}}
+
+func sizeClass(bytes int) int {
+	for i, c := range sizeClasses {
+		if bytes <= c.most {
+			return i
+		}
+	}
+	panic("unreachable")
+}
+
+// addBySize adds the mean completion time of each class, divided by the number of runs.
+func addBySize(to []float64, flows []ns3Flow, r ns3Run, runs int) {
+	sum, n := make([]float64, len(to)), make([]float64, len(to))
+	for _, f := range flows {
+		i := sizeClass(f.bytes)
+		sum[i] += r.fct[f]
+		n[i]++
+	}
+	for i := range to {
+		if n[i] > 0 {
+			to[i] += sum[i] / n[i] / float64(runs)
+		}
+	}
 }
 
 // statistics returns the mean, the median and the largest.

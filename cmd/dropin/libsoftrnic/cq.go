@@ -184,33 +184,31 @@ func (q *cq) pollInto(n int, to *C.struct_sr_wc, exs *C.struct_sr_wc_ex) (int, e
 	return moveWCs(q.CQ, n, to)
 }
 
-// few is the number of completions that moveWCs takes first. Few have room on the stack.
+// few is the number of completions that have room on the stack.
 const few = 2
 
 // moveWCs moves up to n completions, batch at most, to C's structures.
 func moveWCs(q *verbs.CQ, n int, to *C.struct_sr_wc) (int, error) {
-	n = min(n, batch)
+	if n > few {
+		return moveManyWCs(q, unsafe.Slice(to, min(n, batch)))
+	}
 	var buf [few]verbs.WC
-	k, err := q.Poll(buf[:min(n, few)])
+	k, err := q.Poll(buf[:n])
 	for i := range k {
 		setWC(&unsafe.Slice(to, n)[i], &buf[i])
-	}
-	if k == few && k < n {
-		k += moveMoreWCs(q, unsafe.Slice(to, n)[k:])
 	}
 	return k, err
 }
 
-// moveMoreWCs is moveWCs for the completions after few. An error of the CQ is returned by the next
-// poll.
-func moveMoreWCs(q *verbs.CQ, to []C.struct_sr_wc) int {
+// moveManyWCs is moveWCs for more than few.
+func moveManyWCs(q *verbs.CQ, to []C.struct_sr_wc) (int, error) {
 	buf := wcPool.Get().(*[batch]verbs.WC)
-	k, _ := q.Poll(buf[:len(to)])
+	defer wcPool.Put(buf)
+	k, err := q.Poll(buf[:len(to)])
 	for i := range k {
 		setWC(&to[i], &buf[i])
 	}
-	wcPool.Put(buf)
-	return k
+	return k, err
 }
 
 // pollStamped is pollInto for a CQ whose completions have fields that struct ibv_wc lacks.

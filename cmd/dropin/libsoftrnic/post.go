@@ -91,12 +91,12 @@ func (s *sends) set(i int, c *C.struct_sr_send_wr, flags C.int) {
 	}
 }
 
-// convert sets w, which is zero or has only been set by convert, to c without its bind. Inline data
-// in several pieces is appended to inline.
+// convert sets w to c without its bind. Inline data in several pieces is appended to inline, which
+// may be nil if c is plain. Flags that do not exist are refused later.
 func convert(w *verbs.SendWR, c *C.struct_sr_send_wr, flags C.int, inline *[]byte) {
 	*w = verbs.SendWR{WRID: uint64(c.wr_id), Opcode: enum[verbs.WROpcode](c.opcode), Flags: enum[verbs.SendFlags](c.send_flags),
 		RemoteSRQN: uint32(c.remote_srqn) & 0xffffff}
-	if w.Flags&verbs.SendInline != 0 {
+	if c.send_flags&C.uint32_t(verbs.SendInline) != 0 {
 		w.InlineData = gather(c, flags>>C.SR_POST_SGES, inline)
 	} else {
 		w.SGList = sges(c.sg_list, c.num_sge)

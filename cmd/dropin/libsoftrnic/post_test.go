@@ -357,6 +357,8 @@ func TestPostErrors(t *testing.T) {
 		{"opcode 256", func(w *cSendWR) { w.opcode = 256 }, syscall.EINVAL},
 		{"IP_CSUM", func(w *cSendWR) { w.send_flags = 1 << 4 }, syscall.EINVAL},
 		{"flag 0x100", func(w *cSendWR) { w.send_flags = 0x100 }, syscall.EINVAL},
+		{"flag 0x100, two SGEs", func(w *cSendWR) { w.num_sge, w.send_flags = 2, 0x100 }, syscall.EINVAL},
+		{"flag 0x100, no SGE", func(w *cSendWR) { w.num_sge, w.send_flags = 0, 0x100 }, syscall.EINVAL},
 	} {
 		for _, all := range []bool{false, true} {
 			bad, first := good, good
@@ -371,6 +373,12 @@ func TestPostErrors(t *testing.T) {
 			if fails(t, c.name, err, c.want); done != want {
 				t.Errorf("%s: %d posted, want %d", c.name, done, want)
 			}
+		}
+		alone := good
+		c.set(&alone)
+		err, done := send(a, &alone, 0)
+		if fails(t, c.name+", alone", err, c.want); done != 0 {
+			t.Errorf("%s, alone: %d posted", c.name, done)
 		}
 	}
 	check(t, modify(b, cQPAttr{qp_state: cU32(verbs.StateErr)}, verbs.QPAttrState))

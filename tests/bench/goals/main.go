@@ -17,6 +17,7 @@
 //	sudo go run ./tests/bench/goals -rounds 9 -json          # with every sample
 //	sudo go run ./tests/bench/goals -run 'TAP' -pprof dir    # with CPU profiles of softrnic
 //	sudo go run ./tests/bench/goals -picture throughput.svg  # throughput by message size
+//	sudo go run ./tests/bench/goals -sockets-picture x.svg   # rsockets beside TCP
 package main
 
 import (
@@ -51,6 +52,7 @@ type options struct {
 	libs     string
 	figures  string
 	picture  string
+	sockets  string
 }
 
 func main() {
@@ -68,6 +70,7 @@ func main() {
 	flag.StringVar(&o.libs, "libs", "", "directory of the drop-in libraries; default: built from the working tree")
 	flag.StringVar(&o.figures, "figures", "", "program compiled from tests/bench/goals/testdata/figures.c; default: compiled here")
 	flag.StringVar(&o.picture, "picture", "", "instead of measuring rows, draw throughput by message size into this SVG file")
+	flag.StringVar(&o.sockets, "sockets-picture", "", "instead of measuring rows, draw rsockets beside TCP into this SVG file")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -100,6 +103,9 @@ func measure(ctx context.Context, o *options, stdout, stderr io.Writer) (err err
 		defer func() { err = errors.Join(err, lab.Close()) }()
 		if o.picture != "" {
 			return picture(ctx, lab, o.rounds, o.picture, stderr)
+		}
+		if o.sockets != "" {
+			return socketPicture(ctx, lab, o.rounds, o.sockets, stderr)
 		}
 		for range o.runs {
 			for _, e := range chosen {

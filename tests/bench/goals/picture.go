@@ -16,6 +16,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 
 	"gonum.org/v1/plot"
@@ -51,11 +52,61 @@ func picture(ctx context.Context, l *lab, rounds int, file string, progress io.W
 	if err := json.Unmarshal(ofKernel, &beside); err != nil {
 		return fmt.Errorf("testdata/kernel.json: %w", err)
 	}
-	titles, plots := []string{"Two processes with one processor each"}, [][]curve{here}
+	const y = "WRITE [Gbit/s]"
+	graphs := []graph{{"Two processes with one processor each", y, here}}
 	if len(beside.BySize) > 0 {
-		titles, plots = append(titles, "Beside rxe and siw, in an emulated machine"), append(plots, beside.BySize)
+		graphs = append(graphs, graph{"Beside rxe and siw, in an emulated machine", y, beside.BySize})
 	}
-	return drawPicture(file, titles, plots)
+	return drawPicture(file, graphs)
+}
+
+// graph is one of a picture's plots.
+type graph struct {
+	title, y string
+	curves   []curve
+}
+
+// socketPicture draws the bandwidth of streams and the requests a second, by size, of rsockets over
+// shared memory and of the kernel's TCP on loopback. The best of all rounds count: see row.Best.
+func socketPicture(ctx context.Context, l *lab, rounds int, file string, progress io.Writer) error {
+	graphs := []graph{
+		{title: "Streams, by the size of writes", y: "Gbit/s"},
+		{title: "A request and its answer at a time, by their size", y: "requests a second"},
+	}
+	flags := []string{"--sockets", "--kernel-tcp", "127.0.0.1", "--transport", "rocev2"}
+	for i, kind := range [][]string{{"write", "bw", "--buffer", strconv.Itoa(memory)}, {"send", "lat"}} {
+		var names []string
+		best := map[string]map[int]float64{}
+		for range rounds {
+			for _, size := range pictured[:len(pictured)-1+(1-i)] { // requests of 1 MiB are no requests
+				p, err := between(overShm, nil, slices.Concat(kind, flags, []string{"--size", strconv.Itoa(size)})...)(ctx, l)
+				if err != nil {
+					return fmt.Errorf("%v, %d bytes: %w", kind, size, err)
+				}
+				for _, r := range p[1:] { // the QP's is first
+					v := r.Gbps
+					if i == 1 {
+						v = 1e6 / (2 * r.Latency.Typical)
+					}
+					if best[r.Over] == nil {
+						names, best[r.Over] = append(names, r.Over), map[int]float64{}
+					}
+					best[r.Over][size] = max(best[r.Over][size], v)
+					fmt.Fprintf(progress, "%s, %d bytes: %.3g %s\n", r.Over, size, v, graphs[i].y)
+				}
+			}
+		}
+		for _, name := range names {
+			c := curve{Name: name}
+			for _, size := range pictured {
+				if v, ok := best[name][size]; ok {
+					c.X, c.Y = append(c.X, size), append(c.Y, v)
+				}
+			}
+			graphs[i].curves = append(graphs[i].curves, c)
+		}
+	}
+	return drawPicture(file, graphs)
 }
 
 // measureCurves measures all curves in turn in each round. Medians count.
@@ -109,21 +160,21 @@ var lineColours = []color.RGBA{{0x7b, 0x3f, 0xa0, 0xff}, {0x1f, 0x5f, 0xbf, 0xff
 	{0x6b, 0x6f, 0x76, 0xff}, {0xb0, 0x1f, 0x3a, 0xff}}
 
 // drawPicture writes the curves as SVG, one plot beside the other.
-func drawPicture(file string, titles []string, plots [][]curve) error {
-	row := make([]*plot.Plot, len(plots))
-	for i, curves := range plots {
+func drawPicture(file string, graphs []graph) error {
+	row := make([]*plot.Plot, len(graphs))
+	for i, g := range graphs {
 		p := plot.New()
 		sans := font.Font{Typeface: "Liberation", Variant: "Sans", Size: 11}
 		for _, style := range []*draw.TextStyle{&p.Title.TextStyle, &p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label,
 			&p.Y.Tick.Label, &p.Legend.TextStyle} {
 			style.Font = sans
 		}
-		p.Title.Text, p.X.Label.Text, p.Y.Label.Text = titles[i], "Message size [bytes]", "WRITE [Gbit/s]"
+		p.Title.Text, p.X.Label.Text, p.Y.Label.Text = g.title, "Message size [bytes]", g.y
 		p.Legend.Top, p.Legend.Left, p.Legend.XOffs, p.Legend.YOffs = true, true, 8, -4
 		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.TickerFunc(sizeTicks)
 		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 		p.Add(plotter.NewGrid())
-		for k, c := range curves {
+		for k, c := range g.curves {
 			var points plotter.XYs
 			for n, size := range c.X {
 				points = append(points, plotter.XY{X: float64(size), Y: c.Y[n]})
@@ -140,7 +191,7 @@ func drawPicture(file string, titles []string, plots [][]curve) error {
 		p.Y.Min, p.Y.Max = math.Pow(10, math.Floor(math.Log10(p.Y.Min))), p.Y.Max*4 // room for the legend
 		row[i] = p
 	}
-	canvas := vgsvg.New(vg.Length(len(plots))*13*vg.Centimeter, 10*vg.Centimeter)
+	canvas := vgsvg.New(vg.Length(len(graphs))*13*vg.Centimeter, 10*vg.Centimeter)
 	tiles := draw.Tiles{Rows: 1, Cols: len(row), PadX: vg.Centimeter / 2}
 	for i, c := range plot.Align([][]*plot.Plot{row}, tiles, draw.New(canvas))[0] {
 		row[i].Draw(c)
