@@ -7,9 +7,9 @@ type Queues interface {
 	// Queue returns the queue of the frames whose Ethernet, IP and UDP headers and BTH are headers,
 	// of one sender at a time. It returns nil if there is none, or if it has a sender.
 	//
-	// ready is called once after each time that Full has returned true, when the queue is empty: the
-	// last of its frames is then on the cable, or was dropped. The caller of ready holds no locks, and
-	// ready may write frames.
+	// ready is called once after Full has returned true, and not false since, when the queue is empty:
+	// the last of its frames is then on the cable, or was dropped. The caller of ready holds no locks,
+	// and ready may write frames.
 	Queue(headers []byte, ready func()) Queue
 }
 

@@ -90,11 +90,11 @@ type Backlogged interface {
 
 // Queued is a path whose datagrams may have a queue of their own in the adapter, which sends from
 // all queues in turn (see [link.Queues]). A transport that stops while the queue is full keeps few
-// datagrams there, and the times of its timers begin when datagrams are sent.
+// datagrams there while its timers run.
 type Queued interface {
 	// Queue opens the queue, which Close of the path closes. It returns false if the path has none:
-	// Full must not be called then. ready is called once after each time that Full has returned
-	// true, when the queue is empty. The caller of ready holds no locks, and ready may send.
+	// Full must not be called then. ready is called once after Full has returned true, and not
+	// false since, when the queue is empty. The caller of ready holds no locks, and ready may send.
 	Queue(ready func()) bool
 	// Full reports whether enough datagrams wait in the queue. Those that a Sender has collected do
 	// not count.

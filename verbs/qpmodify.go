@@ -113,6 +113,10 @@ func (qp *QP) modify(attr *QPAttr, mask QPAttrMask) error {
 	case [2]QPState{StateSQD, StateRTS}:
 		qp.draining = false
 		qp.prov.PostSend()
+	case [2]QPState{StateSQD, StateSQD}:
+		if mask&QPAttrAV != 0 {
+			qp.prov.PostSend() // what waited for room on the old path
+		}
 	}
 	return nil
 }

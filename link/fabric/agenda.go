@@ -4,7 +4,9 @@ import "math/bits"
 
 // agenda has the events that are to happen, in their order. Those of the near future are in
 // buckets, each of a short time, so that it takes the same time to add one however many there are.
-// A heap has the events of the bucket that has begun, and another one those after all buckets.
+// A heap has the events of the bucket that has begun, and another one those after all buckets. If
+// the next event is far away when somebody looks for it, its bucket begins early, and what is added
+// before it is in the heap too.
 type agenda struct {
 	soon heap    // events before edge
 	edge instant // the end of the bucket that has begun

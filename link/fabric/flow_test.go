@@ -80,6 +80,27 @@ func TestAdapterQueue(t *testing.T) {
 	}
 }
 
+// TestAdapterTurns: the requests of a QP and its READ responses, which have the same queue, both
+// move.
+func TestAdapterTurns(t *testing.T) {
+	f := newFabric(t, &fabric.Config{Topology: fabric.Star(2)})
+	a, b := onStatic(t, f, f.Hosts()[0], roce.Config{}), onStatic(t, f, f.Hosts()[1], roce.Config{})
+	x, y := connect(a, b, verbs.MTU4096)
+	// All data leaves host 0, and nothing is posted there after the beginning.
+	reads, before := y.stream(verbs.RDMARead, x, 64<<10, -1), make([]int64, 1)
+	writes := x.write(y, 256<<10, 1)
+	f.Run(10 * time.Millisecond)
+	if writes.bytes != 256<<10 {
+		t.Errorf("WRITEs have moved %d bytes", writes.bytes)
+	}
+	f.Run(time.Millisecond)
+	share([]*stream{reads}, before)
+	f.Run(time.Millisecond)
+	if least, _ := share([]*stream{reads}, before); gbps(least, time.Millisecond) < 85 {
+		t.Errorf("READs have moved %d bytes in a millisecond", least)
+	}
+}
+
 // TestPausedClass: a pause of one class stops its QPs, and no others of the host.
 func TestPausedClass(t *testing.T) {
 	f := newFabric(t, &fabric.Config{Topology: fabric.Star(3),

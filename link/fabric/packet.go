@@ -16,7 +16,7 @@ type packet struct {
 	to    int32   // index of its host; -1: all but the sender
 	from  int32   // index of the sender
 	in    int32   // index of the port at which it came into the switch that holds it; -1: none
-	cuts  uint16  // of its cable, when it was sent
+	cuts  uint16  // of its cable, when it was sent; it wraps
 	class uint8   // 0 to 7
 	kind  kind
 }

@@ -123,8 +123,8 @@ Host 0 pauses its switch for 3 ms, and takes nothing meanwhile.
 	}
 	text += `
 It makes it worse. Nothing is lost, but what waits is taken for lost, and sent again into queues that stand: a third more packets pass.
-Adapters that took whole windows while they are paused would send twice as many. Selective repeat does not change that, since a timeout goes back to the first packet all the same. The timeouts
-that a network without PFC wants are wrong in one with PFC.
+Selective repeat does not change that, since a timeout goes back to the first packet all the same. The timeouts that a network without PFC
+wants are wrong in one with PFC.
 `
 	write(t, "slow.md", text)
 }

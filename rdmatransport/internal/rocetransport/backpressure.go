@@ -7,7 +7,8 @@ import "github.com/softrnic/softrnic/stack"
 // nothing for a while, so that nothing is lost.
 //
 // An adapter may have a queue for each path (see [stack.Queued]). A QP whose queue is full sends no
-// requests and READ responses until the adapter calls it. Acknowledgements do not wait.
+// requests and READ responses until the adapter calls it. Acknowledgements wait for the READ
+// responses before them only.
 
 // backlogged returns a path that may have a backlog, or nil.
 func backlogged(p stack.Path) stack.Backlogged {
@@ -21,7 +22,7 @@ func backlogged(p stack.Path) stack.Backlogged {
 
 // blocked reports whether a connection must wait before it sends more. The timer then tries again.
 func (q *qp) blocked() bool {
-	if q.room != backlogRoom {
+	if q.room&backlogRoom == 0 {
 		return false
 	}
 	b, _ := q.path.(stack.Backlogged)
@@ -46,10 +47,13 @@ func (q *qp) blockedBy(b stack.Backlogged) bool {
 type pathRoom uint8
 
 const (
-	noRoom      pathRoom = iota
-	backlogRoom          // the path is a stack.Backlogged
-	queueRoom            // the path is a stack.Queued with a queue
+	backlogRoom  pathRoom = 1 << iota // the path is a stack.Backlogged
+	queueRoom                         // the path is a stack.Queued with a queue
+	requestsTurn                      // the requests were the last to find the queue empty
 )
+
+// hasQueue reports whether the path has a queue in the adapter.
+func (q *qp) hasQueue() bool { return q.room&queueRoom != 0 }
 
 // roomOf opens the queue of the QP's path in the adapter, if it has one.
 func (q *qp) roomOf(p stack.Path) pathRoom {
@@ -59,11 +63,11 @@ func (q *qp) roomOf(p stack.Path) pathRoom {
 	if backlogged(p) != nil {
 		return backlogRoom
 	}
-	return noRoom
+	return 0
 }
 
 // full reports whether the QP must wait for room in the adapter, which then calls onRoom.
-func (q *qp) full() bool { return q.room == queueRoom && q.queueFull() }
+func (q *qp) full() bool { return q.hasQueue() && q.queueFull() }
 
 // queueFull is full for a QP with a queue. Gathered packets are sent first, so that they count.
 func (q *qp) queueFull() bool {
@@ -75,8 +79,13 @@ func (q *qp) queueFull() bool {
 	return p.Full()
 }
 
-// onRoom is called when the adapter has sent the packets of the QP.
+// onRoom is called when the adapter has sent the packets of the QP. READ responses and requests are
+// the first in turns, as either may fill the queue again.
 func (q *qp) onRoom() {
 	q.h.Lock()
+	q.room ^= requestsTurn
+	if s := q.h.State(); q.room&requestsTurn != 0 && !q.destroyed && receives(s) && sends(s) {
+		q.sendRequests()
+	}
 	q.sendDueAndUnlock()
 }

@@ -183,7 +183,7 @@ func (q *qp) closePaths() {
 	}
 	q.notify.close()
 	q.endCongestion()
-	q.path, q.ends, q.notify, q.peerPort, q.pairedQP, q.room = nil, nil, nil, nil, nil, noRoom
+	q.path, q.ends, q.notify, q.peerPort, q.pairedQP, q.room = nil, nil, nil, nil, nil, 0
 }
 
 // reset clears everything except the QP's number and port.

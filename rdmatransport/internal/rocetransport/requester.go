@@ -24,7 +24,7 @@ func (q *qp) transmit() {
 	in := q.settings()
 	var b send.Burst
 	for {
-		if q.out != nil {
+		if in &^= send.Open; q.out != nil {
 			in |= send.Open
 		}
 		switch s.Next(in, &b) {
@@ -57,7 +57,7 @@ func (q *qp) settings() (in send.Setting) {
 	if q.pairedQP != nil {
 		in |= send.Direct
 	}
-	if q.pace != nil || q.room == queueRoom {
+	if q.pace != nil || q.hasQueue() {
 		in |= send.Paced
 	}
 	return in

@@ -5,6 +5,8 @@ package rocetransport
 // rest. (IBTA Vol 1 §9.7.5.1.3)
 
 import (
+	"math"
+
 	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport/receive"
 	"github.com/softrnic/softrnic/rdmatransport/trace"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
@@ -46,7 +48,11 @@ func (q *qp) sendResponses() bool {
 		if r.Deferred && !q.executeDeferred(r) {
 			return false
 		}
-		for most := s.Burst(r); r.Packets > 0 && sent < most; {
+		most := s.Burst(r)
+		if q.hasQueue() {
+			most = math.MaxUint32
+		}
+		for r.Packets > 0 && sent < most {
 			if q.full() || !q.rateAllows() {
 				return false
 			}
@@ -72,7 +78,7 @@ func (q *qp) sendResponses() bool {
 // of the memory. It returns their number. sendResponse sends all other packets: those at either
 // end, and those whose memory cannot be read.
 func (q *qp) sendResponseRun(r *receive.Response, most uint32) (sent uint32) {
-	if r.Kind != receive.Read || r.First() || q.pace != nil || q.room == queueRoom {
+	if r.Kind != receive.Read || r.First() || q.pace != nil || q.hasQueue() {
 		return 0
 	}
 	middles := min(r.Packets-1, most) // the last packet is not in the middle

@@ -20,7 +20,7 @@ func (q *qp) sendMessages() {
 		return
 	}
 	budget := send.Window(send.DefaultWindow, q.mtu)
-	if q.room == queueRoom {
+	if q.hasQueue() {
 		budget = math.MaxUint32
 	}
 	for q.h.SendLen() > 0 {

@@ -12,8 +12,9 @@ type upcoming struct {
 	flow *flow
 }
 
-// ahead is the time for which connections are made at once. To use two hosts needs a time when no
-// host runs, which ends a window of those that run at the same time.
+// ahead is the time for which connections are made at once. A flow is known so long before it
+// starts. To use two hosts needs a time when no host runs, which ends a window of those that run at
+// the same time.
 const ahead = time.Microsecond
 
 // expect plans a flow.
