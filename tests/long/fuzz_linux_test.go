@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,11 +18,11 @@ func TestFuzzC(t *testing.T) {
 	gate.Long(t) // it fuzzes for minutes
 	for _, target := range []struct {
 		harness   string
-		sources   []string // the first has the static functions
+		sources   []string
 		functions string
 		seeds     []string
 	}{
-		{"fuzz_names.c", []string{"libsockets/preload.c"}, "from_name to_name read_environment",
+		{"fuzz_names.c", []string{"libsockets/preload.c", "libsockets/direct.c"}, "from_name to_name read_environment",
 			[]string{"\x10\x01\x04\x00\x12\x34\x7f\x00\x00\x01" + strings.Repeat("\x00", 16), "\x1c\x00\x06" + strings.Repeat("\x01", 30),
 				"softrnic-sockets:" + strings.Repeat("0f", 16)}},
 		{"fuzz_paths.c", []string{"libsysfs/paths.c", "libsysfs/tree.c"}, "redirect redirect_at unredirect",
@@ -51,26 +52,25 @@ func TestFuzzC(t *testing.T) {
 				}
 			}
 			program := filepath.Join(dir, "program")
-			objects := []string{"-fsanitize=fuzzer,address", "-o", program, filepath.Join("testdata", target.harness), "-ldl", "-lpthread"}
-			for i, source := range target.sources {
+			var objects []string
+			for _, source := range target.sources {
 				object := filepath.Join(dir, filepath.Base(source)+".o")
+				objects = append(objects, object)
 				run("clang", "-g", "-O0", "-fsanitize=fuzzer-no-link,address", "-c", "-o", object,
 					filepath.Join("../../cmd/dropin", source))
-				// Optimized static functions have other parameters than those of their
-				// declarations. The functions of the C library that the source replaces are not
-				// for the fuzzer.
-				if i == 0 {
-					for _, flag := range []string{"--globalize-symbol=", "--keep-global-symbol="} {
-						args := []string{object}
-						for f := range strings.FieldsSeq(target.functions) {
-							args = append(args, flag+f)
-						}
-						run("objcopy", args...)
-					}
-				}
-				objects = append(objects, object)
 			}
-			run("clang", objects...)
+			// The functions of the C library that the sources replace are not for the fuzzer.
+			// Optimized static functions have other parameters than those of their declarations.
+			all := filepath.Join(dir, "all.o")
+			run("ld", slices.Concat([]string{"-r", "-o", all}, objects)...)
+			for _, flag := range []string{"--globalize-symbol=", "--keep-global-symbol="} {
+				args := []string{all}
+				for f := range strings.FieldsSeq(target.functions) {
+					args = append(args, flag+f)
+				}
+				run("objcopy", args...)
+			}
+			run("clang", "-fsanitize=fuzzer,address", "-o", program, filepath.Join("testdata", target.harness), all, "-ldl", "-lpthread")
 			out := run(program, "-max_total_time=120", "-max_len=5000", "-artifact_prefix="+dir+"/", filepath.Join(dir, "seeds"))
 			t.Logf("result: %s: %s", target.harness, regexp.MustCompile(`Done .*`).FindString(out))
 		})

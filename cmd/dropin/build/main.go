@@ -136,7 +136,9 @@ func build(out string, engine bool) error {
 		return err
 	}
 	unwind := filepath.Join(root, "cmd", "dropin", "libsoftrnic", "unwind", "unwind.c")
-	if err := shared(out, dropin.SocketsLibrary, filepath.Join(root, "cmd", "dropin", "libsockets", "preload.c"), unwind, "-ldl"); err != nil {
+	sockets := filepath.Join(root, "cmd", "dropin", "libsockets")
+	if err := shared(out, dropin.SocketsLibrary, filepath.Join(sockets, "preload.c"), filepath.Join(sockets, "direct.c"), unwind,
+		"-ldl"); err != nil {
 		return err
 	}
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(out, namespace.Program), "./cmd/dropin/namespace")

@@ -3,7 +3,7 @@
 // which carries the program's connections over RDMA. For the program, a connection is always a
 // kernel socket: read, write, epoll, fork, dup and sendfile are unchanged.
 #define _GNU_SOURCE
-#include <dlfcn.h>
+#include "agent.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -13,42 +13,16 @@
 #include <string.h>
 #include <unistd.h>
 #include <netinet/in.h>
-#include <sys/socket.h>
 #include <sys/un.h>
-
-#define PUBLIC __attribute__((visibility("default")))
-
-// Requests to the agent. A request is one packet on a new connection, and carries the socket that
-// it concerns. The answer is one packet too. Integers are in host byte order, addresses and ports
-// in network byte order. softrnic/internal/sockets/request.go has the same definitions.
-enum { CONNECT = 1, BIND, LISTEN, PEER, LOCAL, FAILURE };
-
-#define TOKEN 16
-
-struct name {
-	uint8_t family; // 4 or 6; 0: none
-	uint8_t unused;
-	uint16_t port;
-	uint8_t addr[16];
-	uint32_t scope;
-};
-
-struct request {
-	uint8_t token[TOKEN];
-	uint32_t op;
-	struct name name;
-};
-
-struct answer {
-	int32_t status; // 0: done; an errno; or DECLINED: proceed without RDMA
-	struct name name;
-};
-
-#define DECLINED (-1)
 
 static struct sockaddr_un agent;
 static socklen_t agent_len; // 0: no agent
 static uint8_t token[TOKEN];
+static int direct;
+
+int has_agent(void) { return agent_len != 0; }
+
+int hands_over(void) { return direct; }
 
 static int digit(char c)
 {
@@ -56,11 +30,15 @@ static int digit(char c)
 }
 
 // read_environment reads SOFTRNIC_SOCKETS once, as programs change their environment. It is the
-// name of a socket in the abstract namespace, a colon, and the token in hexadecimal.
+// name of a socket in the abstract namespace, a colon, the token in hexadecimal, and ":direct" if
+// the agent hands connections over.
 __attribute__((constructor)) static void read_environment(void)
 {
 	const char *s = getenv("SOFTRNIC_SOCKETS"), *colon = s ? strchr(s, ':') : NULL;
-	if (!colon || (size_t)(colon - s) >= sizeof agent.sun_path - 1 || strlen(colon + 1) != 2 * TOKEN)
+	if (!colon || (size_t)(colon - s) >= sizeof agent.sun_path - 1 || strlen(colon + 1) < 2 * TOKEN)
+		return;
+	const char *rest = colon + 1 + 2 * TOKEN;
+	if (*rest && strcmp(rest, ":direct"))
 		return;
 	for (int i = 0; i < TOKEN; i++) {
 		int high = digit(colon[1 + 2 * i]), low = digit(colon[2 + 2 * i]);
@@ -70,14 +48,9 @@ __attribute__((constructor)) static void read_environment(void)
 	}
 	agent.sun_family = AF_UNIX;
 	memcpy(agent.sun_path + 1, s, colon - s);
+	direct = *rest != 0;
 	agent_len = offsetof(struct sockaddr_un, sun_path) + 1 + (colon - s);
 }
-
-// NEXT declares next, the function that this library replaces.
-#define NEXT(name, ...) \
-	static int (*next)(__VA_ARGS__); \
-	if (!next) \
-		next = (int (*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name)
 
 static int next_connect(int fd, const struct sockaddr *to, socklen_t len)
 {
@@ -85,16 +58,34 @@ static int next_connect(int fd, const struct sockaddr *to, socklen_t len)
 	return next(fd, to, len);
 }
 
-static int next_getpeername(int fd, struct sockaddr *to, socklen_t *len)
+int next_getpeername(int fd, struct sockaddr *to, socklen_t *len)
 {
 	NEXT(getpeername, int, struct sockaddr *, socklen_t *);
 	return next(fd, to, len);
 }
 
-static int next_getsockname(int fd, struct sockaddr *to, socklen_t *len)
+int next_getsockname(int fd, struct sockaddr *to, socklen_t *len)
 {
 	NEXT(getsockname, int, struct sockaddr *, socklen_t *);
 	return next(fd, to, len);
+}
+
+int next_getsockopt(int fd, int level, int option, void *value, socklen_t *len)
+{
+	NEXT(getsockopt, int, int, int, void *, socklen_t *);
+	return next(fd, level, option, value, len);
+}
+
+int next_setsockopt(int fd, int level, int option, const void *value, socklen_t len)
+{
+	NEXT(setsockopt, int, int, int, const void *, socklen_t);
+	return next(fd, level, option, value, len);
+}
+
+ssize_t next_recvmsg(int fd, struct msghdr *m, int flags)
+{
+	NEXT_OF(ssize_t, recvmsg, int, struct msghdr *, int);
+	return next(fd, m, flags);
 }
 
 // to_name converts an address to the form of requests. It returns whether it is an IP address.
@@ -146,6 +137,32 @@ static void close_socket(void *s)
 		close(*(int *)s);
 }
 
+// Control message with one descriptor.
+union rights {
+	struct cmsghdr header;
+	char room[CMSG_SPACE(sizeof(int))];
+};
+
+// receive_answer receives an answer, and returns whether it is one.
+static int receive_answer(int s, struct answer *answer, int *interrupted)
+{
+	struct iovec v = {.iov_base = answer, .iov_len = offsetof(struct answer, socket)};
+	union rights control;
+	struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+	ssize_t got;
+	while ((got = next_recvmsg(s, &m, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR)
+		*interrupted = 1;
+	answer->socket = NO_SOCKET;
+	if (got <= 0)
+		return 0;
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(int)))
+		memcpy(&answer->socket, CMSG_DATA(c), sizeof(int));
+	else if (m.msg_flags & MSG_CTRUNC)
+		answer->socket = LOST_SOCKET;
+	return got == (ssize_t)v.iov_len;
+}
+
 // ask_long sends a request to the agent and waits for the answer. If the agent no longer exists,
 // the request is declined. *interrupted becomes 1 if a signal handler without SA_RESTART has run
 // meanwhile.
@@ -153,29 +170,25 @@ static int ask_long(int fd, int op, const struct name *name, struct answer *answ
 {
 	struct request r = {.op = op};
 	struct iovec v = {.iov_base = &r, .iov_len = sizeof r};
-	union {
-		struct cmsghdr header;
-		char room[CMSG_SPACE(sizeof(int))];
-	} control = {.header = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+	union rights control = {.header = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
 	struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-	int before = errno, s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	ssize_t got = -1;
+	int before = errno, s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), got = 0;
+	answer->socket = NO_SOCKET;
 	memcpy(r.token, token, sizeof token);
 	if (name)
 		r.name = *name;
 	memcpy(CMSG_DATA(&control.header), &fd, sizeof fd);
 	pthread_cleanup_push(close_socket, &s);
 	if (s >= 0 && !next_connect(s, (struct sockaddr *)&agent, agent_len) && sendmsg(s, &m, MSG_NOSIGNAL) == sizeof r)
-		while ((got = recv(s, answer, sizeof *answer, 0)) < 0 && errno == EINTR)
-			*interrupted = 1;
+		got = receive_answer(s, answer, interrupted);
 	pthread_cleanup_pop(1);
 	errno = before;
-	return got == sizeof *answer ? answer->status : DECLINED;
+	return got ? answer->status : DECLINED;
 }
 
 // ask is ask_long for requests that are answered at once. The thread is not cancelled meanwhile, as
 // it may hold a descriptor that accept has returned.
-static int ask(int fd, int op, const struct name *name, struct answer *answer)
+int ask(int fd, int op, const struct name *name, struct answer *answer)
 {
 	int interrupted, before;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
@@ -189,8 +202,8 @@ static int is_tcp(int fd)
 {
 	int before = errno, protocol, domain;
 	socklen_t len = sizeof protocol;
-	int tcp = agent_len && !getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) && protocol == IPPROTO_TCP &&
-		  !getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) && (domain == AF_INET || domain == AF_INET6);
+	int tcp = agent_len && !next_getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) && protocol == IPPROTO_TCP &&
+		  !next_getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) && (domain == AF_INET || domain == AF_INET6);
 	errno = before;
 	return tcp;
 }
@@ -222,11 +235,19 @@ PUBLIC int connect(int fd, const struct sockaddr *to, socklen_t len)
 {
 	struct name n;
 	struct answer a;
+	if (!is_tcp(fd) && is_direct(fd)) {
+		int again = ask(fd, CONNECT, NULL, &a);
+		return again == DECLINED ? next_connect(fd, to, len) : result(again);
+	}
 	if (!is_tcp(fd) || !to_name(&n, to, len))
 		return next_connect(fd, to, len);
 	int interrupted = 0, status = ask_long(fd, CONNECT, &n, &a, &interrupted);
 	if (status == DECLINED)
 		return interrupted ? interrupted_connect(fd, to, len) : next_connect(fd, to, len);
+	if (a.socket == LOST_SOCKET)
+		return result(EMFILE);
+	if (a.socket != NO_SOCKET && replace_socket(fd, a.socket))
+		return -1;
 	return result(status ? status : fcntl(fd, F_GETFL) & O_NONBLOCK ? EINPROGRESS : 0);
 }
 
@@ -263,21 +284,6 @@ PUBLIC int listen(int fd, int backlog)
 	return got;
 }
 
-// If the agent cannot establish a connection, it can only make the kernel report ECONNRESET. The
-// agent returns the actual error.
-PUBLIC int getsockopt(int fd, int level, int option, void *value, socklen_t *len)
-{
-	NEXT(getsockopt, int, int, int, void *, socklen_t *);
-	struct answer a;
-	int got = next(fd, level, option, value, len), err, status;
-	if (got || level != SOL_SOCKET || option != SO_ERROR || *len != sizeof err)
-		return got;
-	memcpy(&err, value, sizeof err);
-	if (err == ECONNRESET && is_tcp(fd) && (status = ask(fd, FAILURE, NULL, &a)) > 0)
-		memcpy(value, &status, sizeof status);
-	return got;
-}
-
 static int is_loopback(const struct name *n)
 {
 	static const uint8_t one[16] = {[15] = 1}, mapped[13] = {[10] = 0xff, 0xff, 127};
@@ -303,52 +309,79 @@ static int may_be_ours(int fd)
 	return is_loopback(&local) || is_loopback(&peer) || (peer.family && !memcmp(peer.addr, local.addr, sizeof peer.addr));
 }
 
-// rename_ours replaces an address of the kernel by the address over RDMA, if the agent carries the
-// connection.
-static void rename_ours(int fd, int op, struct sockaddr *to, socklen_t *len, socklen_t room)
+// family_of returns the family of the program's socket, or -1.
+static int family_of(int fd)
 {
-	struct answer a;
 	int family;
 	socklen_t size = sizeof family;
-	if (!may_be_ours(fd) || ask(fd, op, NULL, &a) || getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &size))
-		return;
+	return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &size) ? -1 : family;
+}
+
+// rename_ours replaces an address of the kernel by the address over RDMA, if the agent carries the
+// connection. It returns 0 or an errno.
+static int rename_ours(int fd, int op, struct sockaddr *to, socklen_t *len, socklen_t room)
+{
+	struct answer a;
+	int direct = is_direct(fd);
+	if (!direct && !may_be_ours(fd))
+		return 0;
+	int status = ask(fd, op, NULL, &a);
+	if (status)
+		return direct && status != DECLINED ? status : 0;
+	int family = family_of(fd);
+	if (direct && !a.name.family) { // not connected yet
+		memset(to, 0, room);
+		*len = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+		if (room >= sizeof to->sa_family)
+			to->sa_family = family;
+		return 0;
+	}
 	from_name(&a.name, family, to, len, room);
+	return 0;
 }
 
 PUBLIC int getpeername(int fd, struct sockaddr *to, socklen_t *len)
 {
 	socklen_t room = len ? *len : 0;
 	int got = next_getpeername(fd, to, len);
-	if (!got)
-		rename_ours(fd, PEER, to, len, room);
-	return got;
+	return got ? got : result(rename_ours(fd, PEER, to, len, room));
 }
 
 PUBLIC int getsockname(int fd, struct sockaddr *to, socklen_t *len)
 {
 	socklen_t room = len ? *len : 0;
 	int got = next_getsockname(fd, to, len);
-	if (!got)
-		rename_ours(fd, LOCAL, to, len, room);
-	return got;
+	return got ? got : result(rename_ours(fd, LOCAL, to, len, room));
+}
+
+// accepted takes the program's end of a direct connection, and replaces the address of the kernel.
+// It returns the descriptor, or -1.
+static int accepted(int fd, struct sockaddr *from, socklen_t *len, socklen_t room)
+{
+	struct answer a;
+	int named = from && len;
+	if (fd < 0 || (!named && !hands_over()) || !may_be_ours(fd))
+		return fd;
+	int family = family_of(fd), status = ask(fd, hands_over() ? TAKE : PEER, NULL, &a);
+	if (a.socket == LOST_SOCKET || (a.socket != NO_SOCKET && replace_socket(fd, a.socket))) {
+		close(fd);
+		return result(EMFILE);
+	}
+	if (!status && named)
+		from_name(&a.name, family, from, len, room);
+	return fd;
 }
 
 PUBLIC int accept(int fd, struct sockaddr *from, socklen_t *len)
 {
 	NEXT(accept, int, struct sockaddr *, socklen_t *);
 	socklen_t room = from && len ? *len : 0;
-	int got = next(fd, from, len);
-	if (got >= 0 && from && len)
-		rename_ours(got, PEER, from, len, room);
-	return got;
+	return accepted(next(fd, from, len), from, len, room);
 }
 
 PUBLIC int accept4(int fd, struct sockaddr *from, socklen_t *len, int flags)
 {
 	NEXT(accept4, int, struct sockaddr *, socklen_t *, int);
 	socklen_t room = from && len ? *len : 0;
-	int got = next(fd, from, len, flags);
-	if (got >= 0 && from && len)
-		rename_ours(got, PEER, from, len, room);
-	return got;
+	return accepted(next(fd, from, len, flags), from, len, room);
 }

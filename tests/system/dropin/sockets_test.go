@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -177,6 +178,70 @@ func TestSocketPrograms(t *testing.T) {
 	runSocketPrograms(t, socketPrograms)
 }
 
+// TestDirectSocketPrograms: the same programs with --sockets-direct. The devices carry little.
+func TestDirectSocketPrograms(t *testing.T) {
+	gate.System(t)
+	t.Setenv("PATH", filepath.Clean(postgres)+":"+os.Getenv("PATH"))
+	for i, p := range socketPrograms {
+		m := []cmMedium{{links[1], "roce", "RoCEv2"}, {links[0], "iwarp", "iWARP"}}[i%2]
+		t.Run(strings.Join([]string{p.name, m.link, m.transport}, " "), func(t *testing.T) {
+			needs(t, p.program, p.pkg)
+			p.run(t, m, true)
+		})
+	}
+}
+
+// TestDirectSockets runs testdata/direct.py over TCP and with --sockets-direct. It prints the same.
+func TestDirectSockets(t *testing.T) {
+	gate.System(t)
+	const python = "/usr/bin/python3"
+	needs(t, python, "python3")
+	text, err := os.ReadFile("testdata/direct.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var printed [2]string
+	for i, how := range [][]string{{}, {command(t), "run", "--sockets", "--sockets-direct", "--sockets-wait", "20s", "--"}} {
+		server, client := links[1].pair(t)
+		ctx, cancel := context.WithTimeout(t.Context(), patience())
+		defer cancel()
+		port := fmt.Sprint(7485 + i)
+		on := func(n *node, args ...string) *exec.Cmd {
+			args = slices.Concat(how, []string{python, "-c", string(text)}, args)
+			cmd := n.program(ctx, t, args[0], args[1:]...)
+			cmd.Env = append(cmd.Env, "SOFTRNIC_LOG=info")
+			return cmd
+		}
+		s := on(server, "server", links[1].server, port)
+		said, ended := proc.Start(t, s)
+		defer func() { _ = s.Process.Kill() }()
+		ready := func() error { return listens(7485, ended) }
+		if i > 0 {
+			ready = func() error { return said.WaitFor("listens over RDMA", ended) }
+		}
+		if err := ready(); err != nil {
+			t.Fatalf("%v\n%s", err, said.String())
+		}
+		c := on(client, "client", links[1].server, port, links[1].client)
+		var logged bytes.Buffer
+		c.Stderr = &logged
+		out, err := c.Output()
+		if err != nil {
+			t.Fatalf("the client: %v\n%s%s\nthe server:\n%s", err, out, logged.String(), said.String())
+		}
+		if err := <-ended; err != nil {
+			t.Fatalf("the server: %v\n%s", err, said.String())
+		}
+		if n := strings.Count(logged.String(), "handed over"); i > 0 && n != 13 {
+			t.Errorf("%d connections are handed over, want 13:\n%s", n, logged.String())
+		}
+		printed[i] = string(out)
+	}
+	if printed[0] != printed[1] {
+		t.Errorf("over TCP:\n%s\ndirect:\n%s", printed[0], printed[1])
+	}
+}
+
 func TestNewSocketPrograms(t *testing.T) {
 	gate.Long(t)
 	runSocketPrograms(t, newSocketPrograms)
@@ -194,14 +259,14 @@ func runSocketPrograms(t *testing.T, list []socketProgram) {
 			t.Run(strings.Join([]string{p.name, m.link, m.transport}, " "), func(t *testing.T) {
 				needs(t, p.program, p.pkg)
 				programs.Ran(t, p.name, m.name()+" ("+m.called+"), by `--sockets`")
-				p.run(t, m)
+				p.run(t, m, false)
 			})
 		}
 	}
 }
 
-// run runs the programs on a medium.
-func (p *socketProgram) run(t *testing.T, m cmMedium) {
+// run runs the programs on a medium, with --sockets-direct or without.
+func (p *socketProgram) run(t *testing.T, m cmMedium, direct bool) {
 	t.Helper()
 	softrnic := command(t)
 	server, client := m.pair(t)
@@ -231,7 +296,11 @@ func (p *socketProgram) run(t *testing.T, m cmMedium) {
 		return cmd
 	}
 	overRDMA := func(line string) []string {
-		return append([]string{softrnic, "run", "--sockets", "--sockets-wait", "20s", "--"}, words(line)...)
+		how := []string{softrnic, "run", "--sockets", "--sockets-wait", "20s", "--"}
+		if direct {
+			how = slices.Insert(how, 3, "--sockets-direct")
+		}
+		return append(how, words(line)...)
 	}
 	data := make([]byte, dataLen)
 	_, _ = rand.Read(data)
@@ -258,6 +327,7 @@ func (p *socketProgram) run(t *testing.T, m cmMedium) {
 	s := on(server, overRDMA(p.server)...)
 	said, ended := proc.Start(t, s)
 	defer func() { _ = s.Process.Kill() }()
+	defer endDaemon(filepath.Join(dir, "pid"))
 	if err := said.WaitFor("listens over RDMA", ended); err != nil {
 		t.Fatalf("%s: %v\n%s", p.server, err, said.String())
 	}
@@ -280,6 +350,9 @@ func (p *socketProgram) run(t *testing.T, m cmMedium) {
 			t.Errorf("the clients do not print %q:\n%s", fill(what), all.String())
 		}
 	}
+	if direct && (!strings.Contains(all.String(), "handed over") || strings.Contains(all.String(), "left to TCP")) {
+		t.Errorf("not all connections are handed over:\n%s", all.String())
+	}
 	if p.copy != "" {
 		if got, err := os.ReadFile(filepath.Join(dir, p.copy)); err != nil || !bytes.Equal(got, data) {
 			t.Errorf("%d bytes of %d are in the copy, or other ones: %v", len(got), len(data), err)
@@ -292,12 +365,28 @@ func (p *socketProgram) run(t *testing.T, m cmMedium) {
 	}
 	for side, n := range map[string]*node{"client": client, "server": server} {
 		c := n.counted(t)
-		if sum := 4*(c["port_xmit_data"]+c["port_rcv_data"]) + c["iwarp_xmit_bytes"] + c["iwarp_rcv_bytes"]; sum < p.bytes {
+		sum := 4*(c["port_xmit_data"]+c["port_rcv_data"]) + c["iwarp_xmit_bytes"] + c["iwarp_rcv_bytes"]
+		if !direct && sum < p.bytes {
 			t.Errorf("the %s's device carried %d bytes, want %d at least: %v", side, sum, p.bytes, c)
+		}
+		if direct && sum >= p.bytes/2 {
+			t.Errorf("the %s's device carried %d bytes of a direct connection: %v", side, sum, c)
 		}
 	}
 	if t.Failed() {
 		t.Logf("%s:\n%s\nclients:\n%s", p.server, said.String(), all.String())
+	}
+}
+
+// endDaemon ends a daemon that has written its process ID to a file. Daemons outlive a killed
+// softrnic run, and keep their ports from later tests. One that has ended has removed the file.
+func endDaemon(file string) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return
+	}
+	if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && pid > 1 {
+		_ = syscall.Kill(pid, syscall.SIGTERM)
 	}
 }
 
@@ -321,14 +410,21 @@ func TestSockets(t *testing.T) {
 		name           string
 		link           endpoints
 		transport      string
-		server, client bool // are run by softrnic run --sockets
+		server, client bool    // are run by softrnic run --sockets
+		direct         [2]bool // server and client: with --sockets-direct
 	}{
-		{"RoCEv2 over shm", links[0], "roce", true, true},
-		{"iWARP over shm", links[0], "iwarp", true, true},
-		{"IPv6 over shm", ipv6, "roce", true, true},
-		{"RoCEv2 over sockets", links[1], "roce", true, true},
-		{"the server has no RDMA", links[1], "roce", false, true},
-		{"the client has no RDMA", links[1], "roce", true, false},
+		{"RoCEv2 over shm", links[0], "roce", true, true, [2]bool{}},
+		{"iWARP over shm", links[0], "iwarp", true, true, [2]bool{}},
+		{"IPv6 over shm", ipv6, "roce", true, true, [2]bool{}},
+		{"RoCEv2 over sockets", links[1], "roce", true, true, [2]bool{}},
+		{"the server has no RDMA", links[1], "roce", false, true, [2]bool{}},
+		{"the client has no RDMA", links[1], "roce", true, false, [2]bool{}},
+		{"direct, RoCEv2 over shm", links[0], "roce", true, true, [2]bool{true, true}},
+		{"direct, iWARP over shm", links[0], "iwarp", true, true, [2]bool{true, true}},
+		{"direct, IPv6 over shm", ipv6, "roce", true, true, [2]bool{true, true}},
+		{"direct, RoCEv2 over sockets", links[1], "roce", true, true, [2]bool{true, true}},
+		{"only the server direct", links[1], "roce", true, true, [2]bool{true, false}},
+		{"only the client direct", links[1], "roce", true, true, [2]bool{false, true}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server, client := test.link.pair(t)
@@ -340,10 +436,17 @@ func TestSockets(t *testing.T) {
 			on := func(n *node, rdma bool, wait string, args ...string) *exec.Cmd {
 				args = append([]string{python, "-c", string(text)}, args...)
 				if rdma {
-					args = append([]string{softrnic, "run", "--sockets", "--sockets-wait", wait, "--"}, args...)
+					how := []string{softrnic, "run", "--sockets", "--sockets-wait", wait}
+					if n == server && test.direct[0] || n == client && test.direct[1] {
+						how = append(how, "--sockets-direct")
+					}
+					args = append(append(how, "--"), args...)
 				}
 				cmd := n.program(ctx, t, args[0], args[1:]...)
 				cmd.Env = append(cmd.Env, "SOFTRNIC_LOG=info", "SOFTRNIC_TRANSPORT="+test.transport)
+				if test.direct == [2]bool{true, true} {
+					cmd.Env = append(cmd.Env, "DATA_KIB=128") // the kernel holds no more of nobody's
+				}
 				cmd.Dir = dir
 				return cmd
 			}
@@ -375,6 +478,9 @@ func TestSockets(t *testing.T) {
 			}
 			if over := strings.Contains(string(out), "goes over RDMA"); over != (test.server && test.client) {
 				t.Errorf("over RDMA: %v\n%s", over, out)
+			}
+			if direct := strings.Contains(string(out), "handed over"); direct != (test.direct == [2]bool{true, true}) {
+				t.Errorf("handed over: %v\n%s", direct, out)
 			}
 		})
 	}

@@ -5,8 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
-
-	"github.com/softrnic/softrnic/verbs/ulp/rsocket"
 )
 
 // Relay forwards data between two connections in both directions until both halves have ended. If
@@ -41,7 +39,7 @@ func Abort(c net.Conn) {
 	case *net.TCPConn:
 		_ = c.SetLinger(0)
 		_ = c.Close()
-	case *rsocket.Conn:
+	case interface{ Abort() error }: // an rsocket, for example
 		_ = c.Abort()
 	}
 }

@@ -21,6 +21,7 @@ type Command struct {
 	Libs    string        `type:"existingdir" placeholder:"DIR" help:"Directory of the drop-in libraries. Default: beside the command softrnic, or in ../lib/softrnic from there."`
 	Sysfs   string        `enum:"auto,on,preload,off" default:"auto" placeholder:"MODE" help:"How the program sees its devices in /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband, where UCX and pyverbs look: on: in a mount namespace; preload: by a library before the C library; off: not at all; auto: on if this user may create a mount namespace without a loss of rights, otherwise preload. The files follow the devices while the program runs. iproute2's rdma sees the devices, too: with on, a script with a preloaded library takes its place. Default: auto."`
 	Sockets bool          `help:"Carry the program's TCP connections over RDMA, as rsockets, if the peer supports these: another softrnic run --sockets, or a program with librspreload.so. Other connections use TCP. The program gets no devices."`
+	Direct  bool          `name:"sockets-direct" help:"With --sockets: connections between two programs of this machine and user, both of which run with --sockets-direct, are made over RDMA, but their data goes through a Unix socket between the programs: faster than TCP, but not through the devices and what is set for these."`
 	Wait    time.Duration `name:"sockets-wait" default:"3s" placeholder:"TIME" help:"With --sockets: the time for a host to answer over RDMA. Without an answer, TCP is used, and RDMA is not tried again for a minute. Default: 3s."`
 	Metrics string        `placeholder:"HOST:PORT" help:"Serve Prometheus metrics at http://HOST:PORT/metrics, an address of the machine, for each process of the program that uses RDMA. The label pid distinguishes the processes; one device has both protocols of a rail."`
 
@@ -50,7 +51,12 @@ closed. --metrics then also has softrnic_sockets_connections, softrnic_sockets_a
 softrnic_sockets_failed_connections_total and softrnic_sockets_bytes_total.
 
   softrnic run --sockets -- iperf3 -s
-  softrnic run --sockets -- iperf3 -c 127.0.0.1
+  softrnic run --sockets -- iperf3 -c 10.1.2.3      on another machine, with the first one's address
+
+On one machine, --link kernel:lo makes 127.0.0.1 an address over RDMA:
+
+  softrnic run --sockets --link kernel:lo -- iperf3 -s
+  softrnic run --sockets --link kernel:lo -- iperf3 -c 127.0.0.1
 
 The libraries can also be used without softrnic run. LD_LIBRARY_PATH then names their directory, with those of its libmlx5, libefa
 and others that the machine lacks. The environment variables at the flags below replace the flags. A flag without a value is 1 or 0 in
@@ -91,6 +97,9 @@ func (c *Command) Validate() error {
 	}
 	if c.Sockets && (c.Sysfs == "on" || c.Sysfs == "preload") {
 		return fmt.Errorf("--sockets goes without --sysfs %s", c.Sysfs)
+	}
+	if c.Direct && !c.Sockets {
+		return errors.New("--sockets-direct goes with --sockets")
 	}
 	if c.Wait <= 0 {
 		return fmt.Errorf("--sockets-wait %v: must be more than 0", c.Wait)

@@ -22,7 +22,7 @@ func (c *Command) withSockets(ctx context.Context, e *cli.Env, cfg dropin.Config
 	flags := running.Flags{Flags: cfg.Rails[0].Flags, Metrics: c.Metrics, Collector: counters}
 	// Signals are forwarded to the program, which decides when to end.
 	return flags.RunNodeForPeer(context.WithoutCancel(ctx), &env, func(_ context.Context, n *node.Node) (err error) {
-		agent, err := sockets.New(n, sockets.Config{Transports: cfg.Transports, Wait: c.Wait, Counters: counters})
+		agent, err := sockets.New(n, sockets.Config{Transports: cfg.Transports, Wait: c.Wait, Direct: c.Direct, Counters: counters})
 		if err != nil {
 			return err
 		}
@@ -30,6 +30,7 @@ func (c *Command) withSockets(ctx context.Context, e *cli.Env, cfg dropin.Config
 		flags.Limits.Add("accepted sockets", agent.Accepted)
 		flags.Limits.Reached("sockets", "pending", agent.Declined)
 		flags.Limits.Reached("sockets", "undelivered", agent.Backlogged)
+		flags.Limits.Reached("sockets", "direct", agent.NotDirect)
 		defer func() {
 			closed := agent.Close()
 			if cfg.Counters != "" {

@@ -5,6 +5,10 @@
 // program connects or listens. If the peer has an rsocket, the agent connects to it, and to the
 // program over the loopback interface, and forwards the bytes. The program's socket remains a
 // kernel socket. Otherwise the program connects over TCP itself.
+//
+// If both programs are on this machine, their agents may hand the connection over (Config.Direct):
+// meet.go has how agents find each other, direct.go what they keep of such a connection, and
+// abort.go how resets reach the other program.
 package sockets
 
 import (
@@ -39,6 +43,8 @@ type Config struct {
 	Transports []verbs.Transport
 	// Wait is how long to wait for an rsocket's answer before TCP is used.
 	Wait time.Duration
+	// Direct makes the agent hand connections between programs of this machine over to them.
+	Direct bool
 	// Counters count the connections.
 	Counters *relay.Counters
 }
@@ -59,6 +65,7 @@ type Agent struct {
 	// Connects with too many pending, and connections that waited as the program had not accepted as
 	// many yet.
 	declined, backlogged atomic.Uint64
+	notDirect            atomic.Uint64 // connections relayed since there are too many direct ones or visits
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -71,7 +78,9 @@ type Agent struct {
 	listeners map[netip.AddrPort]*rdmaListener
 	// Hosts that did not answer, and until when they are not tried again.
 	silent  recent[netip.Addr, time.Time]
-	pending map[uint64]struct{} // sockets with a pending connection, by cookie
+	pending map[uint64]struct{}     // sockets with a pending connection, by cookie
+	direct  map[uint64]*directConn  // by inode of the program's end
+	takes   map[endpoints]*handover // by the addresses over the loopback interface
 	// Results of connects that have failed, by the socket's cookie.
 	failures recent[uint64, failure]
 }
@@ -93,6 +102,7 @@ func New(n *node.Node, cfg Config) (*Agent, error) {
 		accepted: admission.New[netip.Addr](maxAccepted), undelivered: make(chan struct{}, maxUndelivered),
 		names: map[endpoints]endpoints{}, bound: newRecent[uint64, netip.AddrPort](maxRecent), listeners: map[netip.AddrPort]*rdmaListener{},
 		silent: newRecent[netip.Addr, time.Time](maxRecent), pending: map[uint64]struct{}{},
+		direct: map[uint64]*directConn{}, takes: map[endpoints]*handover{},
 		failures: newRecent[uint64, failure](maxRecent),
 	}
 	_, _ = rand.Read(a.token[:])
@@ -111,7 +121,11 @@ func New(n *node.Node, cfg Config) (*Agent, error) {
 // namespace, so that it is reachable from chroots and after a change of user. The token keeps out
 // other processes.
 func (a *Agent) Env() string {
-	return a.l.Addr().String()[1:] + ":" + hex.EncodeToString(a.token[:])
+	env := a.l.Addr().String()[1:] + ":" + hex.EncodeToString(a.token[:])
+	if a.cfg.Direct {
+		env += ":direct"
+	}
+	return env
 }
 
 // Close ends all forwarded connections.
@@ -123,6 +137,12 @@ func (a *Agent) Close() error {
 		err = errors.Join(err, a.closeListener(at, l))
 	}
 	a.mu.Unlock()
+	a.work.Wait() // from now on nothing uses the descriptors of direct connections
+	a.mu.Lock()
+	for inode, c := range a.direct {
+		a.forgetDirect(inode, c)
+	}
+	a.mu.Unlock()
 	a.work.Wait()
 	return err
 }
@@ -130,19 +150,21 @@ func (a *Agent) Close() error {
 // Drain waits until no socket listens and no connection is pending or forwarded, or until ctx ends.
 // It is for processes that the program has started, which may run longer than the program.
 func (a *Agent) Drain(ctx context.Context) {
-	for a.busy() {
+	// Most programs have no such processes, and their direct connections have just ended.
+	for wait := watchInterval / 10; a.busy(); wait = min(2*wait, watchInterval) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(watchInterval):
+		case <-time.After(wait):
 		}
+		a.endDirect()
 	}
 }
 
 func (a *Agent) busy() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.listeners) > 0 || len(a.names) > 0 || len(a.pending) > 0
+	return len(a.listeners) > 0 || len(a.names) > 0 || len(a.pending) > 0 || len(a.direct) > 0
 }
 
 func (a *Agent) serve() {
@@ -164,7 +186,13 @@ func (a *Agent) serve() {
 			}
 			defer func() { _ = unix.Close(r.socket) }()
 			_ = c.SetDeadline(time.Time{})
-			_, _ = c.Write(answer(a.do(&r)))
+			status, name, socket := a.do(&r)
+			var rights []byte
+			if socket >= 0 {
+				rights = unix.UnixRights(socket)
+				defer func() { _ = unix.Close(socket) }()
+			}
+			_, _, _ = c.WriteMsgUnix(answer(status, name), rights, nil)
 		})
 	})
 }
@@ -194,6 +222,10 @@ func (a *Agent) Accepted() admission.Stats { return a.accepted.Stats() }
 // many yet.
 func (a *Agent) Backlogged() uint64 { return a.backlogged.Load() }
 
+// NotDirect returns the number of connections that were not handed over, because too many are or
+// too many agents visit.
+func (a *Agent) NotDirect() uint64 { return a.notDirect.Load() }
+
 // Any local user may connect to the Unix socket. Therefore the number of connections without a
 // request, and the time for sending it, are limited.
 const (
@@ -217,25 +249,36 @@ const (
 	maxRecent = 4096
 )
 
-// do handles a request and returns its answer.
-func (a *Agent) do(r *request) (status int32, name netip.AddrPort) {
+// do handles a request and returns its answer. socket is a descriptor for the program, or -1.
+func (a *Agent) do(r *request) (status int32, name netip.AddrPort, socket int) {
+	if status, name, socket, ok := a.doDirect(r); ok {
+		return status, name, socket
+	}
 	if p, err := unix.GetsockoptInt(r.socket, unix.SOL_SOCKET, unix.SO_PROTOCOL); err != nil || p != unix.IPPROTO_TCP {
-		return declined, name
+		return declined, name, -1
 	}
 	switch r.op {
 	case opConnect:
-		return a.connect(r.socket, r.name), name
+		status, socket = a.connectAs(r.socket, r.name, true)
+		return status, name, socket
 	case opBind:
-		return a.bind(r.socket, r.name), name
+		return a.bind(r.socket, r.name), name, -1
 	case opListen:
 		a.listen(r.socket)
-		return done, name
+		return done, name, -1
+	case opTake:
+		if status, name, socket, ok := a.takeEnd(r); ok {
+			return status, name, socket
+		}
+		r.op = opPeer
 	case opPeer, opLocal:
-		return a.named(r)
 	case opFailure:
-		return a.takeFailure(cookieOf(r.socket)), name
+		return a.takeFailure(cookieOf(r.socket)), name, -1
+	default:
+		return declined, name, -1
 	}
-	return declined, name
+	status, name = a.named(r)
+	return status, name, -1
 }
 
 // named returns a socket's address over RDMA.
@@ -283,6 +326,7 @@ func (a *Agent) forgetNames(e endpoints) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.names, e)
+	delete(a.takes, e)
 }
 
 // parse returns the address of an rsocket or of TCP.

@@ -29,20 +29,38 @@ const keepAlive = 15 * time.Second
 // uses TCP), or an errno if only RDMA reaches the address. For a nonblocking socket the status is
 // done once the connection is pending.
 func (a *Agent) connect(socket int, to netip.AddrPort) int32 {
+	status, _ := a.connectAs(socket, to, false)
+	return status
+}
+
+// connectAs is connect, and hands the connection over if it may. The program then replaces its
+// socket by end, a descriptor that is otherwise -1.
+func (a *Agent) connectAs(socket int, to netip.AddrPort, mayHandOver bool) (status int32, end int) {
 	cookie := cookieOf(socket)
 	if err := a.takeFailure(cookie); err != declined {
-		return err // as in the kernel, a second connect returns the result of the first
+		return err, -1 // as in the kernel, a second connect returns the result of the first
 	}
 	if a.isPending(cookie) || peerOf(socket).IsValid() || !to.IsValid() || to.Addr().IsUnspecified() || a.isSilent(to.Addr()) {
-		return declined
+		return declined, -1
+	}
+	if mayHandOver {
+		if visit := a.visit(to); visit != nil {
+			return a.connectDirect(visit, socket, to)
+		}
 	}
 	if flags, err := unix.FcntlInt(uintptr(socket), unix.F_GETFL, 0); err == nil && flags&unix.O_NONBLOCK != 0 {
-		return a.begin(socket, cookie, to)
+		return a.begin(socket, cookie, to), -1
 	}
 	rdma, status := a.dialRDMA(to, a.source(socket, to), socket)
 	if rdma == nil {
-		return status
+		return status, -1
 	}
+	return a.relayed(socket, cookie, to, rdma), -1
+}
+
+// relayed connects the program's socket to this process, and forwards its connection over RDMA. The
+// status is as of connect.
+func (a *Agent) relayed(socket int, cookie uint64, to netip.AddrPort, rdma net.Conn) int32 {
 	program, e, err := join(socket, func(e endpoints) { a.remember(e, rdma) })
 	if err != nil {
 		a.log.Warn("a connection of the program could not be joined to that over RDMA", "to", to, "error", err)

@@ -29,6 +29,7 @@ type rdmaListener struct {
 	rsocket *rsocket.Listener
 	sockets map[uint64]*programSocket // by inode
 	to      netip.AddrPort            // address at which the program accepts
+	meeting *meeting
 }
 
 // programSocket is a socket of the program that listens, or may be about to.
@@ -100,7 +101,7 @@ func (a *Agent) listen(socket int) {
 			a.log.Warn("nothing listens over RDMA where the program does", "at", at, "error", err)
 			return
 		}
-		l = &rdmaListener{rsocket: made, sockets: map[uint64]*programSocket{}}
+		l = &rdmaListener{rsocket: made, sockets: map[uint64]*programSocket{}, meeting: a.openMeeting(at, cfg.AFOnly)}
 		a.listeners[at] = l
 		a.log.Info("the program's socket listens over RDMA, too", "at", at)
 		a.work.Go(func() { a.accept(at, l) })
@@ -114,7 +115,7 @@ func (a *Agent) closeListener(at netip.AddrPort, l *rdmaListener) error {
 	if a.listeners[at] == l {
 		delete(a.listeners, at)
 	}
-	return l.rsocket.Close()
+	return errors.Join(l.meeting.close(), l.rsocket.Close())
 }
 
 func (a *Agent) accept(at netip.AddrPort, l *rdmaListener) {
@@ -152,10 +153,25 @@ func (a *Agent) accept(at netip.AddrPort, l *rdmaListener) {
 		}
 		a.cfg.Counters.Accepted.Add(1)
 		a.work.Go(func() {
-			program, e, err := a.deliver(l, c)
+			visitor := l.meeting.await(a.ctx, idOf(c, false))
+			var t *handover
+			if visitor != nil {
+				t = &handover{conn: &directConn{}, end: visitor.end, taken: make(chan struct{})}
+				a.handOver(t.conn, c, place.Leave)
+			}
+			program, e, err := a.deliver(l, c, t)
 			<-a.undelivered
+			if visitor != nil {
+				visitor.reply(err == nil)
+			}
 			if err != nil {
-				defer place.Leave()
+				switch {
+				case t == nil:
+					defer place.Leave()
+				case a.withdraw(t, e):
+					_ = unix.Close(t.end)
+					defer t.conn.ended()
+				} // else the program has taken its end, and endDirect ends the connection
 				a.cfg.Counters.Failed.Add(1)
 				a.log.Warn("the program has not accepted a connection that came over RDMA", "at", at, "from", c.RemoteAddr(), "error", err)
 				a.forgetNames(e)
@@ -164,6 +180,10 @@ func (a *Agent) accept(at netip.AddrPort, l *rdmaListener) {
 			}
 			a.confirm(l)
 			a.log.Info("a connection to the program has come over RDMA", "at", at, "from", c.RemoteAddr())
+			if t != nil {
+				a.awaitTake(program, t, e)
+				return
+			}
 			a.forward(program, c, e, place.Leave)
 		})
 	}
@@ -183,15 +203,16 @@ func take(ctx context.Context, slots chan struct{}, waited *atomic.Uint64) bool 
 	}
 }
 
-// deliver connects to the program, which may be about to listen.
-func (a *Agent) deliver(l *rdmaListener, rdma net.Conn) (conn *net.TCPConn, e endpoints, err error) {
+// deliver connects to the program, which may be about to listen. If t is not nil, the program may
+// take its end.
+func (a *Agent) deliver(l *rdmaListener, rdma net.Conn, t *handover) (conn *net.TCPConn, e endpoints, err error) {
 	ctx, cancel := context.WithTimeout(a.ctx, joinTimeout)
 	defer cancel()
 	for {
 		a.mu.Lock()
 		to := l.to
 		a.mu.Unlock()
-		if conn, e, err = a.dial(ctx, to, rdma); !errors.Is(err, syscall.ECONNREFUSED) || !a.mayListen(l) {
+		if conn, e, err = a.dial(ctx, to, rdma, t); !errors.Is(err, syscall.ECONNREFUSED) || !a.mayListen(l) {
 			return conn, e, err
 		}
 		a.forgetNames(e)
@@ -205,7 +226,7 @@ func (a *Agent) deliver(l *rdmaListener, rdma net.Conn) (conn *net.TCPConn, e en
 
 // dial connects to the program's listening address. The addresses over RDMA are recorded before the
 // program can accept the connection.
-func (a *Agent) dial(ctx context.Context, to netip.AddrPort, rdma net.Conn) (conn *net.TCPConn, e endpoints, err error) {
+func (a *Agent) dial(ctx context.Context, to netip.AddrPort, rdma net.Conn, t *handover) (conn *net.TCPConn, e endpoints, err error) {
 	d := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
 		var bound error
 		err := raw.Control(func(fd uintptr) {
@@ -214,8 +235,14 @@ func (a *Agent) dial(ctx context.Context, to netip.AddrPort, rdma net.Conn) (con
 				domain = unix.AF_INET6
 			}
 			if bound = unix.Bind(int(fd), sockaddr(domain, netip.AddrPortFrom(to.Addr(), 0))); bound == nil {
+				a.forgetNames(e) // of a socket that net.Dialer has dropped, as it had connected to itself
 				e = endpoints{local: to, peer: localOf(int(fd))}
 				a.remember(e, rdma)
+				if t != nil {
+					a.mu.Lock()
+					a.takes[e] = t
+					a.mu.Unlock()
+				}
 			}
 		})
 		return errors.Join(err, bound)
@@ -271,6 +298,7 @@ func (a *Agent) watch() {
 			return
 		case <-time.After(watchInterval):
 		}
+		a.endDirect()
 		a.mu.Lock()
 		a.forgetFailures()
 		if len(a.listeners) > 0 {

@@ -208,6 +208,11 @@ func (a *Agent) isPending(cookie uint64) bool {
 func (a *Agent) takeFailure(cookie uint64) int32 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	return a.failureOf(cookie)
+}
+
+// failureOf is takeFailure when a.mu is held.
+func (a *Agent) failureOf(cookie uint64) int32 {
 	f, ok := a.failures.get(cookie)
 	if !ok {
 		return declined

@@ -14,8 +14,8 @@ import (
 )
 
 // A request is one packet on a new connection, and carries the socket that it concerns. The answer
-// is one packet too. cmd/dropin/libsockets has the same definitions in C. Integers are in host byte
-// order, addresses and ports in network byte order.
+// is one packet too, and may carry a socket. cmd/dropin/libsockets has the same definitions in C.
+// Integers are in host byte order, addresses and ports in network byte order.
 //
 //	request: token [16], operation uint32, name
 //	answer:  status int32, name
@@ -36,6 +36,13 @@ const (
 	opPeer
 	opLocal
 	opFailure
+	// Of direct connections. The answers to opTake, opOptions and opConnect may carry a socket: the
+	// end of a pair that replaces the program's, or the socket that has its options.
+	opTake    // the program has accepted the socket; otherwise as opPeer
+	opOptions // for options that a Unix socket has not
+	opAborts  // from now on, the end of the stream is a reset
+	opEnds    // from now on, it is not
+	opEnd     // the stream has ended: the answer is ECONNRESET if that was a reset
 )
 
 // Statuses of an answer other than an errno.
@@ -59,13 +66,7 @@ func readRequest(c *net.UnixConn, token [tokenLen]byte) (r request, err error) {
 	if err != nil {
 		return r, err
 	}
-	var sockets []int
-	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
-	for _, m := range messages {
-		if fds, err := unix.ParseUnixRights(&m); err == nil {
-			sockets = append(sockets, fds...)
-		}
-	}
+	sockets, err := descriptors(oob[:oobn])
 	switch {
 	case err != nil:
 	case n != requestLen:
@@ -76,9 +77,7 @@ func readRequest(c *net.UnixConn, token [tokenLen]byte) (r request, err error) {
 		err = errors.New("it has not one socket")
 	}
 	if err != nil {
-		for _, fd := range sockets {
-			_ = unix.Close(fd)
-		}
+		closeAll(sockets...)
 		return r, err
 	}
 	return request{operation(binary.NativeEndian.Uint32(b[tokenLen:])), getName(b[tokenLen+4:]), sockets[0]}, nil

@@ -63,17 +63,24 @@ func otherHost(tb testing.TB, lan *pipe.Switch, n int) *verbs.Device {
 // newAgent starts an agent whose node is on a switch. If lan is nil, the node has no peer.
 func newAgent(tb testing.TB, lan *pipe.Switch) (a *Agent, addr string, token []byte) {
 	tb.Helper()
+	return newAgentAt(tb, lan, "10.0.0.1/24", Config{Wait: time.Millisecond})
+}
+
+// newAgentAt is newAgent with an address and a configuration, which it completes.
+func newAgentAt(tb testing.TB, lan *pipe.Switch, at string, cfg Config) (a *Agent, addr string, token []byte) {
+	tb.Helper()
 	var f node.Flags
 	f.Log = slog.LevelError
 	if err := f.Link.UnmarshalText([]byte("pipe")); err != nil {
 		tb.Fatal(err)
 	}
-	f.Addr = []node.CIDR{{Prefix: netip.MustParsePrefix("10.0.0.1/24")}}
+	f.Addr = []node.CIDR{{Prefix: netip.MustParsePrefix(at)}}
 	n, err := f.Open(&cli.Env{Stdout: io.Discard, Stderr: io.Discard, LAN: lan})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	a, err = New(n, Config{Transports: []verbs.Transport{verbs.RoCEv2}, Wait: time.Millisecond, Counters: relay.NewCounters("sockets")})
+	cfg.Transports, cfg.Counters = []verbs.Transport{verbs.RoCEv2}, relay.NewCounters("sockets")
+	a, err = New(n, cfg)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -85,7 +92,7 @@ func newAgent(tb testing.TB, lan *pipe.Switch) (a *Agent, addr string, token []b
 			tb.Error(err)
 		}
 	})
-	name, digits, _ := strings.Cut(a.Env(), ":")
+	name, digits, _ := strings.Cut(strings.TrimSuffix(a.Env(), ":direct"), ":")
 	token, err = hex.DecodeString(digits)
 	if err != nil {
 		tb.Fatal(err)

@@ -2,6 +2,8 @@
 
     sockets.py server ADDRESS PORT
     sockets.py client ADDRESS PORT OWN_ADDRESS [refused | silent PATIENCE [REFUSED_ADDRESS] | interrupted]
+
+DATA_KIB in the environment is how much a client sends before it reads.
 """
 import errno
 import os
@@ -15,7 +17,7 @@ import time
 
 role, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
 family = socket.AF_INET6 if ":" in address else socket.AF_INET
-DATA = bytes(range(256)) * 4096
+DATA = bytes(range(256)) * 4 * int(os.environ.get("DATA_KIB", 1024))
 
 
 def read_all(conn):
