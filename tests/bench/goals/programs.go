@@ -106,12 +106,24 @@ func matched(pattern string) func([]byte) (float64, error) {
 // programExperiments compare each program with itself on plain TCP.
 func programExperiments() (all []*experiment) {
 	for _, p := range programs {
-		r := &row{What: p.name + ", run --sockets, loopback", Goal: p.goal, Unit: p.unit, Against: "plain TCP"}
-		all = append(all, single(r,
-			func(ctx context.Context, l *lab) (float64, error) {
-				return l.program(ctx, &p, "run", "--sockets", "--")
-			},
-			func(ctx context.Context, l *lab) (float64, error) { return l.program(ctx, &p) }))
+		rows := []*row{
+			{What: p.name + ", run --sockets --sockets-direct, loopback", Goal: p.goal, Unit: p.unit, Against: "plain TCP"},
+			{What: p.name + ", run --sockets, loopback", Goal: p.goal, Unit: p.unit, Against: "plain TCP"},
+		}
+		all = append(all, &experiment{rows, func(ctx context.Context, l *lab) error {
+			plain, err := l.program(ctx, &p)
+			if err != nil {
+				return err
+			}
+			for i, under := range [][]string{{"run", "--sockets", "--sockets-direct", "--"}, {"run", "--sockets", "--"}} {
+				figure, err := l.program(ctx, &p, under...)
+				if err != nil {
+					return err
+				}
+				rows[i].add(figure, plain)
+			}
+			return nil
+		}})
 	}
 	return all
 }
