@@ -114,15 +114,21 @@ func TestServe(t *testing.T) {
 			}
 		}
 		limits.Reached("test", "memory", func() uint64 { return 3 })
+		servers, reached := 0, 0
 		limits.Each(func(server string, s admission.Stats) {
+			servers++
 			if server != "test" || s.Displaced != 47 || s.Refused != 0 {
 				t.Errorf("%s: %+v", server, s)
 			}
 		}, func(server, of string, count uint64) {
+			reached++
 			if server != "test" || of != "memory" || count != 3 {
 				t.Error(server, of, count)
 			}
 		})
+		if servers != 1 || reached != 1 {
+			t.Errorf("%d servers and %d other limits, want one of each", servers, reached)
+		}
 		cancel()
 		if err := <-served; err != nil {
 			t.Error(err)

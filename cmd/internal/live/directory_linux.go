@@ -147,7 +147,7 @@ func same(f *os.File, dir string) error {
 
 // fill creates the files that do not exist. Other processes may do so at the same time, and wait
 // for each other, so that none finds a file that is still empty.
-func (d *Directory) fill() error {
+func (d *Directory) fill() (err error) {
 	files, err := Counters(d.dev)
 	if err != nil {
 		return err
@@ -165,16 +165,30 @@ func (d *Directory) fill() error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return err
 	}
+	var missing []string // none for a rail's second process, which then needs no space
+	for name := range files {
+		name = filepath.Join(d.Path, name)
+		if _, err := os.Lstat(name); err != nil {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
 	// A counter is replaced and not changed, so that all that are 0 can be one file.
 	zero := filepath.Join(d.Path, nextFile)
 	if err := os.Remove(zero); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by a killed process
 		return err
 	}
+	defer func() {
+		if gone := os.Remove(zero); !errors.Is(gone, fs.ErrNotExist) {
+			err = errors.Join(err, gone)
+		}
+	}()
 	if err := write(zero, 0); err != nil {
 		return err
 	}
-	for name := range files {
-		name = filepath.Join(d.Path, name)
+	for _, name := range missing {
 		err := os.Link(zero, name)
 		if err != nil && !errors.Is(err, fs.ErrExist) { // the file system has no links, or no more of one file
 			err = write(name, 0)
@@ -183,7 +197,7 @@ func (d *Directory) fill() error {
 			return err
 		}
 	}
-	return os.Remove(zero)
+	return nil
 }
 
 // Counters returns the counters of a device by the files of its directory.

@@ -135,9 +135,9 @@ func add(name string, n uint64) error {
 	return os.Rename(next, name)
 }
 
-// write writes a number to a new file.
+// write writes a number to a new file, which nobody else writes: it may be that of many counters.
 func write(name string, n uint64) error {
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o444)
 	if err != nil {
 		return err
 	}

@@ -299,7 +299,8 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestZeros: counters of 0 may be one file, and one that changes is then another.
+// TestZeros: counters of 0 may be one file, and one that changes is then another. Programs cannot
+// write into them, also those of the user.
 func TestZeros(t *testing.T) {
 	r, n := device(t)
 	d := create(t, r, n, false)
@@ -319,6 +320,11 @@ func TestZeros(t *testing.T) {
 		if b, err := os.ReadFile(filepath.Join(d.Path, name)); err != nil || string(b) != want {
 			t.Errorf("%s has %q, %v, want %q", name, b, err, want)
 		}
+		if info, err := os.Stat(filepath.Join(d.Path, name)); err != nil {
+			t.Error(err)
+		} else if info.Mode()&0o222 != 0 {
+			t.Errorf("%s can be written: %v", name, info.Mode())
+		}
 	}
 	entries, err := os.ReadDir(d.Path)
 	if err != nil {
@@ -328,5 +334,24 @@ func TestZeros(t *testing.T) {
 		if !e.IsDir() && e.Name() != lockFile {
 			t.Errorf("%s is left", e.Name())
 		}
+	}
+}
+
+// TestNoSpace: a rail's second process creates nothing, so that it needs no space.
+func TestNoSpace(t *testing.T) {
+	r, n := device(t)
+	first := create(t, r, n, false)
+	defer first.Close()
+	long := time.Now().Add(-time.Hour).Truncate(time.Second)
+	if err := os.Chtimes(first.Path, long, long); err != nil {
+		t.Fatal(err)
+	}
+	create(t, r, n, false).Leave()
+	info, err := os.Stat(first.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !info.ModTime().Equal(long) {
+		t.Errorf("the directory has changed at %v", info.ModTime())
 	}
 }

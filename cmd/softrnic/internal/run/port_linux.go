@@ -227,6 +227,7 @@ func (p *port) write(root, next string) error {
 			// Files are replaced and not changed, so that hundreds of unused GIDs can be one file.
 			if first, ok := same[text]; p.created || !ok || unix.Linkat(dir, first, dir, name, 0) != nil {
 				if err := p.put(text, dir, name, next); err != nil {
+					err = fmt.Errorf("%s: %w", filepath.Join(root, p.at), err)
 					return errors.Join(err, os.RemoveAll(next))
 				}
 				same[text] = name

@@ -260,8 +260,7 @@ func write(file, text string, mode fs.FileMode) error {
 }
 
 // makeDirs is os.MkdirAll, and writeFile os.WriteFile, whatever the umask is: a program that drops
-// its privileges reads the files, too. A file is in the open directory dir, or
-// in that of the process (AT_FDCWD).
+// its privileges reads the files, too.
 func makeDirs(dir string) error {
 	err := os.Mkdir(dir, 0o755)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -278,6 +277,7 @@ func makeDirs(dir string) error {
 	return os.Chmod(dir, 0o755)
 }
 
+// writeFile writes a file in the open directory dir, or in that of the process (AT_FDCWD).
 func writeFile(dir int, file, text string, mode fs.FileMode) error {
 	// An os.File of each of some hundred files would be offered to the runtime's poller first.
 	fd, err := unix.Openat(dir, file, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC, uint32(mode))
