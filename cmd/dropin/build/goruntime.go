@@ -36,8 +36,8 @@ func withHandlerStack(proc []byte) ([]byte, error) {
 var initWait = regexp.MustCompile(`\n(\t+)<-main_init_done\n`)
 
 // withoutInitLock returns Go's runtime/cgocall.go with calls that do not lock the channel of
-// initWait once it is closed. That lock takes a fifth of the time of an empty call, and all threads
-// of the program share it.
+// initWait once it is closed. That lock takes a quarter of the time of an empty call, and all
+// threads of the program share it.
 func withoutInitLock(cgocall []byte) ([]byte, error) {
 	if n := len(initWait.FindAll(cgocall, -1)); n != 1 {
 		return nil, fmt.Errorf("this version of Go waits for its initialization in another way (%d places, want 1): "+
@@ -67,8 +67,8 @@ func goRoot(root, dir string) (string, error) {
 }
 
 // overlay writes a file for go build -overlay into a directory, for the Go in goroot. With it, the
-// stacks of the program's threads have handlerStack bytes from the start, and calls from C take no
-// lock.
+// stacks of the program's threads have handlerStack bytes from the start, and calls from C do not
+// lock the channel of initWait.
 func overlay(goroot, dir string) (string, error) {
 	replace := map[string]string{}
 	for name, change := range map[string]func([]byte) ([]byte, error){"proc.go": withHandlerStack, "cgocall.go": withoutInitLock} {

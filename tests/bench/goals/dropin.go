@@ -26,19 +26,21 @@ func (l *lab) dropin(ctx context.Context) error {
 	}
 	dir := strings.TrimSpace(string(root))
 	if l.libs == "" {
-		l.libs = filepath.Join(l.dir, "dropin")
-		cmd := exec.CommandContext(ctx, "go", "run", module+"/cmd/dropin/build", "-o", l.libs)
+		libs := filepath.Join(l.dir, "dropin")
+		cmd := exec.CommandContext(ctx, "go", "run", module+"/cmd/dropin/build", "-o", libs)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", cmd, err, bytes.TrimSpace(out))
 		}
+		l.libs = libs
 	}
 	if l.figures == "" {
-		l.figures = filepath.Join(l.dir, "figures")
-		cmd := exec.CommandContext(ctx, "gcc", "-O2", "-o", l.figures, filepath.Join(dir, "tests/bench/goals/testdata/figures.c"),
+		figures := filepath.Join(l.dir, "figures")
+		cmd := exec.CommandContext(ctx, "gcc", "-O2", "-o", figures, filepath.Join(dir, "tests/bench/goals/testdata/figures.c"),
 			"-libverbs", "-lpthread")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", cmd, err, bytes.TrimSpace(out))
 		}
+		l.figures = figures
 	}
 	return nil
 }

@@ -44,9 +44,10 @@ type lab struct {
 	dir       string         // of the programs
 	softrnic  string
 	yard      string
-	libs      string // directory of the drop-in libraries; created on first use
-	figures   string // testdata/figures.c, built
-	prefix    string // where all of SoftRNIC is installed; created on first use
+	libs      string          // directory of the drop-in libraries; created on first use
+	figures   string          // testdata/figures.c, built
+	prefix    string          // where all of SoftRNIC is installed; created on first use
+	prepared  map[string]bool // directories of programs that can start
 	duration  time.Duration
 	pprof     string
 	profiling bool
@@ -59,7 +60,7 @@ func newLab(ctx context.Context, o *options) (l *lab, err error) {
 		return nil, errors.New("making a network namespace needs root")
 	}
 	l = &lab{inside: netns.None(), beyond: netns.None(), duration: o.duration, softrnic: o.softrnic, yard: o.yard, libs: o.libs,
-		figures: o.figures, pprof: o.pprof}
+		figures: o.figures, pprof: o.pprof, prepared: map[string]bool{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.Close())

@@ -131,18 +131,14 @@ func programExperiments() (all []*experiment) {
 // program starts a program's server, and returns the figure of its client. Both run under softrnic
 // with the arguments under, if there are any.
 func (l *lab) program(ctx context.Context, p *socketProgram, under ...string) (figure float64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*programTimeout)
-	defer cancel()
 	if len(under) > 0 {
-		if l.prefix == "" {
-			l.prefix = filepath.Join(l.dir, "prefix")
-			build := exec.CommandContext(ctx, "go", "run", module+"/cmd/dropin/build", "-prefix", l.prefix)
-			if out, err := build.CombinedOutput(); err != nil {
-				return 0, fmt.Errorf("%s: %w: %s", build, err, bytes.TrimSpace(out))
-			}
+		if err := l.install(ctx); err != nil {
+			return 0, err
 		}
 		under = append([]string{filepath.Join(l.prefix, "bin", "softrnic")}, under...)
 	}
+	ctx, cancel := context.WithTimeout(ctx, 2*programTimeout)
+	defer cancel()
 	dir := filepath.Join(l.dir, "programs", strings.Map(func(r rune) rune {
 		if r == ' ' || r == ',' {
 			return '_'
@@ -150,13 +146,13 @@ func (l *lab) program(ctx context.Context, p *socketProgram, under ...string) (f
 		return r
 	}, p.name))
 	fill := p.fill
-	if _, err := os.Stat(dir); err == nil {
+	if l.prepared[dir] {
 		fill = nil
 	} else if err := l.prepareProgram(ctx, p, dir); err != nil {
 		return 0, err
 	}
 	var log bytes.Buffer
-	server, err := l.startAs(ctx, dir, &log, slices.Concat(under, p.server))
+	server, err := l.startAs(ctx, dir, &log, &log, slices.Concat(under, p.server))
 	if err != nil {
 		return 0, err
 	}
@@ -182,6 +178,7 @@ func (l *lab) program(ctx context.Context, p *socketProgram, under ...string) (f
 			return 0, err
 		}
 	}
+	l.prepared[dir] = true
 	out, err := l.outputAs(ctx, dir, slices.Concat(under, p.client))
 	if err != nil {
 		return 0, err
@@ -189,8 +186,25 @@ func (l *lab) program(ctx context.Context, p *socketProgram, under ...string) (f
 	return p.figure(out)
 }
 
+// install installs all of SoftRNIC at l.prefix.
+func (l *lab) install(ctx context.Context) error {
+	if l.prefix != "" {
+		return nil
+	}
+	prefix := filepath.Join(l.dir, "prefix")
+	build := exec.CommandContext(ctx, "go", "run", module+"/cmd/dropin/build", "-prefix", prefix)
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", build, err, bytes.TrimSpace(out))
+	}
+	l.prefix = prefix
+	return nil
+}
+
 // prepareProgram makes a program's directory, and runs the command that comes first.
 func (l *lab) prepareProgram(ctx context.Context, p *socketProgram, dir string) error {
+	if err := os.RemoveAll(dir); err != nil { // left by an attempt that failed
+		return err
+	}
 	for _, d := range []string{l.dir, filepath.Dir(dir)} {
 		if err := errors.Join(os.MkdirAll(d, 0o755), os.Chmod(d, 0o755)); err != nil {
 			return err
@@ -222,28 +236,28 @@ func replaced(text, dir string) string {
 }
 
 // startAs starts a command in the lab's namespace as programUser.
-func (l *lab) startAs(ctx context.Context, dir string, out io.Writer, args []string) (*exec.Cmd, error) {
+func (l *lab) startAs(ctx context.Context, dir string, stdout, stderr io.Writer, args []string) (*exec.Cmd, error) {
 	args = slices.Clone(args)
 	for i := range args {
 		args[i] = replaced(args[i], dir)
 	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, out, out
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, stdout, stderr
 	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+filepath.Join(dir, "run"), "HOME="+dir, "TMPDIR="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: &syscall.Credential{Uid: programUser, Gid: programUser}}
 	return cmd, namespace.Do(l.inside, cmd.Start)
 }
 
 func (l *lab) outputAs(ctx context.Context, dir string, args []string) ([]byte, error) {
-	var out bytes.Buffer
-	cmd, err := l.startAs(ctx, dir, &out, args)
+	var stdout, stderr bytes.Buffer
+	cmd, err := l.startAs(ctx, dir, &stdout, &stderr, args)
 	if err == nil {
 		err = cmd.Wait()
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(out.Bytes()))
+	if err != nil { // iperf3 -J has its errors in its JSON
+		return nil, fmt.Errorf("%s: %w: %s%s", strings.Join(args, " "), err, &stderr, bytes.TrimSpace(stdout.Bytes()))
 	}
-	return out.Bytes(), nil
+	return stdout.Bytes(), nil
 }
 
 // awaitPort waits until a server listens. Over RDMA it listens before.
