@@ -43,10 +43,11 @@ type outbox struct {
 	name string
 	mtu  int
 
-	mu     sync.Mutex
-	wake   sync.Cond // the reader
-	room   sync.Cond // writers
-	closed bool
+	mu      sync.Mutex
+	wake    sync.Cond // the reader
+	room    sync.Cond // writers
+	writing int       // calls of write, which may be in the middle of a frame
+	closed  bool
 
 	lent     *batch // the reader's while it waits; nil otherwise
 	queue    queue
@@ -83,15 +84,20 @@ func newOutbox(name string, mtu int) *outbox {
 func (o *outbox) write(frames []link.Frame) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.writing++
+	defer func() { o.writing-- }()
+	mayYield := true
 	for i := range frames {
 		for len(o.queue.data) >= maxQueued && !o.closed {
 			o.wake.Signal() // the reader may wait for the first of these frames
 			o.room.Wait()
 		}
-		if o.closed {
+		if !o.closed {
+			mayYield = o.add(&frames[i], mayYield)
+		}
+		if o.closed { // perhaps in the middle of the frame
 			return fmt.Errorf("%s: %w", o.name, net.ErrClosed)
 		}
-		o.add(&frames[i])
 	}
 	if o.lent != nil && o.waiting() {
 		o.wake.Signal()
@@ -110,13 +116,13 @@ func (o *outbox) pending() bool {
 }
 
 // add cuts a frame into the reader's buffers, or into the queue. o.mu is held, except while other
-// goroutines run.
-func (o *outbox) add(f *link.Frame) {
+// goroutines run. A write lets them run again only if there were buffers each time.
+func (o *outbox) add(f *link.Frame, mayYield bool) (mayYieldAgain bool) {
 	// RoCE packets have an ICRC, and the tunnel protects them on most of their way.
 	s := link.Segmenter{NoUDPChecksum: true}
 	g := *f
-	mayYield := len(f.More) == 0
-	if !mayYield {
+	whole := len(f.More) == 0
+	if !whole {
 		o.gathered = append(o.gathered[:0], f.Data...)
 		for _, m := range f.More {
 			o.gathered = append(o.gathered, m...)
@@ -125,9 +131,9 @@ func (o *outbox) add(f *link.Frame) {
 	}
 	for s.Cut(&g); ; {
 		if o.lent != nil && o.queue.empty() && o.lent.fill(&s) {
-			return
+			return mayYield
 		}
-		if !mayYield || o.closed {
+		if !mayYield || !whole || o.closed {
 			break
 		}
 		o.wake.Signal()
@@ -142,7 +148,7 @@ func (o *outbox) add(f *link.Frame) {
 		q.data = slices.Grow(q.data, len(g.Data)) // a packet is no longer, also one that is not cut
 		n, ok := s.Next(q.data[end : end+len(g.Data)])
 		if !ok {
-			return
+			return mayYield
 		}
 		q.data = q.data[:end+n]
 		q.sizes = append(q.sizes, n)
@@ -233,11 +239,11 @@ func (o *outbox) sent(n int) {
 	}
 }
 
-// drained reports whether the device has sent all packets, or dropped them.
+// drained reports whether the device has sent all packets, or dropped them, and nobody writes more.
 func (o *outbox) drained() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.lent != nil && !o.waiting() && o.inDevice.Load() <= 0
+	return o.writing == 0 && o.lent != nil && !o.waiting() && o.inDevice.Load() <= 0
 }
 
 func (o *outbox) close() {
