@@ -234,6 +234,15 @@ func TestFaults(t *testing.T) {
 			{"SEND from it", func(p *windowPair) verbs.WCStatus {
 				return p.do(p.qa, &verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{faulty(p.a).SGE(page, 100)}})
 			}, verbs.WCLocProtErr},
+			{"WRITE of several packets from a part of it", func(p *windowPair) verbs.WCStatus {
+				to := p.b.reg(make([]byte, 8000), everyAccess)
+				return p.do(p.qa, &verbs.SendWR{Opcode: verbs.RDMAWrite, RemoteAddr: to.Addr(), RKey: to.RKey(),
+					SGList: []verbs.SGE{faulty(p.a).SGE(page-4000, 8000)}})
+			}, verbs.WCLocProtErr},
+			{"SEND of several packets from a part of it", func(p *windowPair) verbs.WCStatus {
+				ok(t, p.qb.QP().PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{p.bm.SGE(0, 8192)}}))
+				return p.do(p.qa, &verbs.SendWR{Opcode: verbs.Send, SGList: []verbs.SGE{faulty(p.a).SGE(page-4000, 8000)}})
+			}, verbs.WCLocProtErr},
 			{"READ into it", func(p *windowPair) verbs.WCStatus {
 				return p.do(p.qb, &verbs.SendWR{Opcode: verbs.RDMARead, RemoteAddr: p.am.Addr(), RKey: p.am.RKey(),
 					SGList: []verbs.SGE{faulty(p.b).SGE(page, 100)}})

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,6 +152,45 @@ func TestFullSocket(t *testing.T) {
 		defer c.mu.Unlock()
 		if len(c.owed) != 2 || c.owed[0].kind != endServe {
 			t.Errorf("requests are still pending: %v", c.owed)
+		}
+		close(c.ended)
+	})
+}
+
+// TestTooManyInBatch checks that Linux may refuse to pass a descriptor in the middle of a batch. The
+// request then fails as a whole, and the next one does not take a late answer of the batch for its
+// own.
+func TestTooManyInBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newSilentHub(t)
+		c := clientOf(h)
+		raw, err := h.conn.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		tries := 0
+		defer func(old func(*net.UnixConn, []byte, int) error) { sendSocket = old }(sendSocket)
+		sendSocket = func(*net.UnixConn, []byte, int) error {
+			if tries++; tries == 5 {
+				return unix.ETOOMANYREFS
+			}
+			return nil
+		}
+		err = c.AddSourceSockets(netip.Addr{}, slices.Repeat([]syscall.RawConn{raw}, 8)...)
+		if !errors.Is(err, unix.ETOOMANYREFS) || tries != 5 || len(c.sourceSockets) != 0 {
+			t.Errorf("%v after %d of 8, and %d sockets are repeated at a new hub", err, tries, len(c.sourceSockets))
+		}
+		late := answer{c.number - 7, unix.EPERM}
+		c.answers <- late
+		served := make(chan error, 1)
+		go func() { served <- c.Serve(stack.Service{ID: 1}) }()
+		synctest.Wait()
+		if err := c.onMessage(late.encode(), nil); err != nil {
+			t.Error(err)
+		}
+		c.answer()
+		if err := <-served; err != nil {
+			t.Error(err)
 		}
 		close(c.ended)
 	})
