@@ -157,9 +157,8 @@ func TestFullSocket(t *testing.T) {
 	})
 }
 
-// TestTooManyInBatch checks that Linux may refuse to pass a descriptor in the middle of a batch. The
-// request then fails as a whole, and the next one does not take a late answer of the batch for its
-// own.
+// TestTooManyInBatch checks a batch in whose middle Linux refuses to pass a descriptor. The request
+// then fails as a whole. The next one does not take a late answer of the batch for its own.
 func TestTooManyInBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newSilentHub(t)
