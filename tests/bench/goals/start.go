@@ -5,13 +5,7 @@ package main
 // The start of a program under softrnic run: its time, the processor time of all processes, and the
 // memory of the largest.
 
-import (
-	"bytes"
-	"context"
-	"fmt"
-	"syscall"
-	"time"
-)
+import "context"
 
 // starts are the starts of a sample. The first ones read the files.
 const starts = 5
@@ -55,21 +49,11 @@ func ofStart(what string, program func(l *lab) []string) *experiment {
 func (l *lab) startOnce(ctx context.Context, args []string) (r [3]float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, programTimeout)
 	defer cancel()
-	var out bytes.Buffer
-	began := time.Now()
-	cmd, err := l.start(ctx, l.inside, both, &out, &out, l.softrnic, args...)
-	if err != nil {
-		return r, err
+	var y struct {
+		Took   float64 `json:"took_ms"`
+		CPU    float64 `json:"cpu_ms"`
+		Memory float64 `json:"memory_mb"`
 	}
-	err = cmd.Wait()
-	r[0] = milliseconds(time.Since(began))
-	if err != nil {
-		return r, fmt.Errorf("softrnic %v: %w: %s", args, err, bytes.TrimSpace(out.Bytes()))
-	}
-	used := cmd.ProcessState // with that of its children, and theirs
-	r[1] = milliseconds(used.UserTime() + used.SystemTime())
-	r[2] = float64(used.SysUsage().(*syscall.Rusage).Maxrss) * 1024 / 1e6
-	return r, nil
+	err = l.output(ctx, both, &y, l.yard, append([]string{"start", l.softrnic}, args...)...)
+	return [3]float64{y.Took, y.CPU, y.Memory}, err
 }
-
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -4,13 +4,14 @@
 // SoftRNIC: bare system calls, checksums and copies. tests/bench/goals runs it beside softrnic
 // perf. It prints one line of JSON.
 //
-// Usage (except for copy and ring, as root in a network namespace with the named interfaces):
+// Usage (except for copy, ring and start, as root in a namespace with the named interfaces):
 //
 //	yardstick tap -bridge br0       two TAP interfaces in a bridge, a thread writes and another reads
 //	yardstick packet -on v0,v1      the same with packet sockets on the two ends of a veth pair
 //	yardstick ping -bridge br0      two processes on such TAPs return a 64-byte frame to each other
 //	yardstick copy                  one goroutine copies memory, with -crc also CRC32C
 //	yardstick ring                  a thread copies from memory to a ring, another from there to other memory
+//	yardstick start PROGRAM ...     the time and memory of a program from its start to its end
 package main
 
 import (
@@ -30,6 +31,9 @@ type result struct {
 	Lost     uint64  `json:"frames_lost,omitempty"`
 	CRC      uint32  `json:"crc,omitempty"`                // of all copies, so that none is left out
 	HalfTrip float64 `json:"half_round_trip_us,omitempty"` // the median
+	Took     float64 `json:"took_ms,omitempty"`
+	CPU      float64 `json:"cpu_ms,omitempty"`
+	Memory   float64 `json:"memory_mb,omitempty"` // of the largest process
 }
 
 func main() {
@@ -45,7 +49,10 @@ func main() {
 
 func run(args []string) (*result, error) {
 	if len(args) == 0 {
-		return nil, fmt.Errorf("no measurement: must be tap, packet, ping, copy or ring")
+		return nil, fmt.Errorf("no measurement: must be tap, packet, ping, copy, ring or start")
+	}
+	if args[0] == "start" {
+		return start(args[1:])
 	}
 	fs := flag.NewFlagSet(args[0], flag.ExitOnError)
 	duration := fs.Duration("duration", 300*time.Millisecond, "how long to measure")
@@ -107,5 +114,5 @@ func run(args []string) (*result, error) {
 		}
 		return copyMemory(*memory, *size, *crc, *warmup, *duration), nil
 	}
-	return nil, fmt.Errorf("%q is not a measurement: must be tap, packet, ping, copy or ring", args[0])
+	return nil, fmt.Errorf("%q is not a measurement: must be tap, packet, ping, copy, ring or start", args[0])
 }
