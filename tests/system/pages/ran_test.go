@@ -44,12 +44,12 @@ const (
 var pages = []page{
 	{readme, []string{"bookworm", "trixie", "sid"}, true, []part{
 		{readme, "Unmodified C programs", map[string]server{
-			"~/.local/bin/softrnic run -- ib_write_bw -R":                       {ready: "Waiting for client"},
-			"~/.local/bin/softrnic run --sockets --link kernel:lo -- iperf3 -s": {ready: "Server listening", stays: true},
+			"~/.local/bin/softrnic run -- ib_write_bw -R":      {ready: "Waiting for client"},
+			"~/.local/bin/softrnic run --sockets -- iperf3 -s": {ready: "Server listening", stays: true},
 		}},
 		{commands, "A Debian package", map[string]server{
-			"softrnic run -- ib_write_bw -R":                       {ready: "Waiting for client"},
-			"softrnic run --sockets --link kernel:lo -- iperf3 -s": {ready: "Server listening", stays: true},
+			"softrnic run -- ib_write_bw -R":      {ready: "Waiting for client"},
+			"softrnic run --sockets -- iperf3 -s": {ready: "Server listening", stays: true},
 		}},
 	}},
 	{ci, []string{"trixie"}, false, []part{{ci, "SoftRNIC", nil}, {ci, "Valkey", nil}, {ci, "perftest", nil}, {ci, "UCX", nil}}},
