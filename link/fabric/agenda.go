@@ -24,7 +24,7 @@ type agenda struct {
 	later heap
 	stale int // events of timers that were stopped, or set to an earlier time
 
-	touched int32 // see begin
+	touched int32 // keeps the compiler from leaving out the loads of begin
 }
 
 // buckets is the number of buckets, 64 for each bit of agenda.words.

@@ -238,8 +238,15 @@ func TestQueue(t *testing.T) {
 	calls := 0
 	open := func(fr link.Frame) link.Queue { return a.Queue(fr.Data[:54], func() { calls++ }) }
 	q := open(to(b, 1))
-	if q == nil || open(to(b, 1)) != nil || open(to(a, 1)) != nil || open(to(b, 2)) == nil || open(to(f.Hosts()[2], 1)) == nil {
-		t.Fatal("each QP of another host has a queue, for one sender")
+	for _, c := range []struct {
+		name string
+		to   link.Frame
+		has  bool
+	}{{"with a sender", to(b, 1), false}, {"to the host itself", to(a, 1), false}, {"of another QP", to(b, 2), true},
+		{"of another host", to(f.Hosts()[2], 1), true}} {
+		if has := open(c.to) != nil; q == nil || has != c.has {
+			t.Fatalf("a queue %s: %t", c.name, has)
+		}
 	}
 	fill := func() (n int) {
 		for !q.Full() {
