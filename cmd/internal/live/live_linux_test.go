@@ -220,11 +220,12 @@ func TestDip(t *testing.T) {
 			t.Errorf("after %d, the file has %s", v, got)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(d.Path, name), []byte("7\n01\n"), 0o644); err != nil {
+	file := filepath.Join(d.Path, name)
+	if err := errors.Join(os.Remove(file), os.WriteFile(file, []byte("7\n01\n"), 0o444)); err != nil {
 		t.Fatal(err)
 	}
 	w.update(map[string]uint64{name: 1003})
-	if b, err := os.ReadFile(filepath.Join(d.Path, name)); err != nil || string(b) != "9\n" {
+	if b, err := os.ReadFile(file); err != nil || string(b) != "9\n" {
 		t.Errorf("a corrupt file has %q (%v), want 9", b, err)
 	}
 }
