@@ -140,7 +140,6 @@ var sysfsDifferences = []difference{
 	{regexp.MustCompile(`^[+!] \S+/ports/1/(hw_counters|counters|cm_\w+) `), false,
 		"the counters of all processes are in a directory that they share; cards have counters, too"},
 	{regexp.MustCompile(`^[+-] \S+/ports/1/(hw_counters|counters)/`), false, "each kind of device has counters of its own"},
-	{regexp.MustCompile(`^! \S+/ports/1/(hw_counters|counters|cm_\w+)/\S+ file 6`), false, "their user owns them"},
 	{regexp.MustCompile(`^! \S+/rxe0/ports/1/gid_attrs/\w+/(\d|last) link /sys/class/net/lo/speed \| file 444 EINVAL$`), false,
 		"a file that the kernel itself refuses to read with EINVAL"},
 	{regexp.MustCompile(`^! \S+/rxe0/ports/1/(gids|gid_attrs/\w+)/N `), false, "sgid_index has 8 bits"},
