@@ -5,6 +5,7 @@
 package admission
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -31,7 +32,8 @@ type Gate[P comparable] struct {
 	peers     map[P]*peer[P]
 	held      int // places, without those that are leaving
 	strangers int
-	leaving   int // displaced places whose user has not left
+	leaving   int         // displaced places whose user has not left
+	queue     []*Place[P] // those that wait until fewer are leaving, first come first
 	entered   uint64
 	refused   uint64
 	displaced uint64
@@ -45,35 +47,72 @@ type peer[P comparable] struct {
 
 // Place is a place of a peer.
 type Place[P comparable] struct {
-	g        *Gate[P]
-	peer     P
-	end      func() // nil after Prove, Leave and displacement
-	number   uint64
-	leaving  bool
-	departed bool
+	g      *Gate[P]
+	peer   P
+	end    func() // nil after Prove, Leave and displacement
+	number uint64
+	state  state
+
+	decided chan struct{} // closed when it waits no more; nil if it never did
+	refusal error         // after it has waited
 }
+
+// state is how far a place has come.
+type state uint8
+
+const (
+	waiting state = iota // in the queue
+	taken
+	leaving // displaced
+	left
+	lost // left after it was displaced, or refused
+)
 
 // New returns a Gate of a number of places, 1 at least.
 func New[P comparable](limit int) *Gate[P] {
 	return &Gate[P]{limit: limit, peers: map[P]*peer[P]{}}
 }
 
-// Enter takes a place for a peer. end is called at most once, on any goroutine and with no lock
-// held, if the place is a stranger's and is needed for another: its user then leaves soon.
+// Enter takes a place for a peer, which may be used when Wait has returned. end is called at most
+// once, on any goroutine and with no lock held, if the place is a stranger's and is needed for
+// another: its user then leaves soon.
 //
 // If the peer has its share, its oldest stranger ends. If all places are taken, or the peer has no
 // stranger and less than its share of what strangers do not hold, the oldest of the peer with most
 // strangers ends, provided that more than half of the places are strangers'. Otherwise the error is
 // ErrShare or ErrFull. While users of displaced places leave, there are at most half as many places
-// more.
+// more. Newcomers that need one of these wait, also at most half as many as there are places. One
+// more is refused: the last to come of the peer with most of them.
 func (g *Gate[P]) Enter(of P, end func()) (*Place[P], error) {
 	g.mu.Lock()
-	p := g.peers[of]
+	at := &Place[P]{g: g, peer: of, end: end}
+	displace, mustWait, err := g.admit(at)
+	if mustWait {
+		err = g.wait(at, err)
+	} else if err != nil {
+		g.refused++
+	}
+	g.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if displace != nil {
+		displace()
+	}
+	return at, nil
+}
+
+// half is the number of displaced places whose users may leave, and of newcomers that may wait.
+func (g *Gate[P]) half() int { return max(g.limit/2, 1) }
+
+// admit takes a place, if it may be taken now. If it must wait, or is refused, err says why.
+// displace is what the caller has to call without the lock, or nil. mu is held.
+func (g *Gate[P]) admit(at *Place[P]) (displace func(), mustWait bool, err error) {
+	p := g.peers[at.peer]
 	if p == nil {
 		p = &peer[P]{}
 	}
 	var victim *Place[P]
-	var err error
 	switch {
 	case g.held >= g.limit:
 		err = ErrFull
@@ -88,31 +127,93 @@ func (g *Gate[P]) Enter(of P, end func()) (*Place[P], error) {
 			victim = g.mostStrange()
 		}
 	}
-	if err != nil && (victim == nil || g.leaving >= max(g.limit/2, 1)) {
-		g.refused++
-		g.mu.Unlock()
-		return nil, err
+	if err != nil && (victim == nil || g.leaving >= g.half()) {
+		return nil, victim != nil, err
 	}
-	var displace func()
 	if victim != nil {
 		displace = victim.end
 		g.displaced++
 		g.remove(victim)
-		victim.leaving = true
+		victim.state = leaving
 		g.leaving++
 	}
 	g.entered++
-	at := &Place[P]{g: g, peer: of, end: end, number: g.entered}
-	g.peers[of] = p
+	at.number, at.state = g.entered, taken
+	g.peers[at.peer] = p
 	p.strangers = append(p.strangers, at)
 	p.held++
 	g.held++
 	g.strangers++
-	g.mu.Unlock()
-	if displace != nil {
-		displace()
+	return displace, false, nil
+}
+
+// wait makes a newcomer wait. If too many do, one is refused with err, which wait returns if
+// that is the newcomer. mu is held.
+func (g *Gate[P]) wait(at *Place[P], err error) error {
+	at.decided = make(chan struct{})
+	if g.queue = append(g.queue, at); len(g.queue) <= g.half() {
+		return nil
 	}
-	return at, nil
+	of, last := map[P]int{}, at
+	for _, w := range g.queue {
+		of[w.peer]++
+	}
+	for _, w := range g.queue {
+		if of[w.peer] > of[at.peer] && of[w.peer] >= of[last.peer] {
+			last = w
+		}
+	}
+	g.decide(last, err)
+	if last == at {
+		return err
+	}
+	return nil
+}
+
+// admitWaiting admits those that have waited, as far as they may be now. It returns what the caller
+// has to call without the lock. mu is held.
+func (g *Gate[P]) admitWaiting() (displace []func()) {
+	for len(g.queue) > 0 {
+		at := g.queue[0]
+		end, mustWait, err := g.admit(at)
+		if mustWait {
+			break
+		}
+		g.decide(at, err)
+		if end != nil {
+			displace = append(displace, end)
+		}
+	}
+	return displace
+}
+
+// decide ends the wait of a place. If err is not nil, it is refused. mu is held.
+func (g *Gate[P]) decide(at *Place[P], err error) {
+	if at.refusal = err; err != nil {
+		at.state = lost
+		g.refused++
+	}
+	i := slices.Index(g.queue, at)
+	g.queue = slices.Delete(g.queue, i, i+1)
+	close(at.decided)
+}
+
+// Wait waits until the place may be used: if many were displaced, until enough of their users have
+// left. After an error, which is ErrShare, ErrFull or that of ctx, it may not be used.
+func (at *Place[P]) Wait(ctx context.Context) error {
+	if at.decided == nil {
+		return nil
+	}
+	select {
+	case <-at.decided:
+	case <-ctx.Done():
+		select {
+		case <-at.decided: // both happened
+		default:
+			return context.Cause(ctx)
+		}
+	}
+	return at.refusal
 }
 
 // mostStrange returns the oldest stranger of the peer with most strangers, or nil if strangers have
@@ -152,36 +253,43 @@ func (g *Gate[P]) known(p *peer[P], at *Place[P]) {
 }
 
 // Prove says that the place is no stranger's any more: nobody displaces it. It returns false if it
-// was displaced before.
+// was displaced before, or waits.
 func (at *Place[P]) Prove() bool {
 	at.g.mu.Lock()
 	defer at.g.mu.Unlock()
-	if at.leaving {
+	switch {
+	case at.state != taken && at.state != left:
 		return false
-	}
-	if at.end != nil {
+	case at.end != nil:
 		at.g.known(at.g.peers[at.peer], at)
 	}
 	return true
 }
 
-// Leave gives the place back. Only the first call has an effect.
+// Leave gives the place back, or waits for it no more. Only the first call has an effect.
 func (at *Place[P]) Leave() {
-	at.g.mu.Lock()
-	defer at.g.mu.Unlock()
-	switch {
-	case at.departed:
-	case at.leaving:
-		at.g.leaving--
-	default:
-		at.g.remove(at)
+	g := at.g
+	g.mu.Lock()
+	switch at.state {
+	case waiting:
+		g.decide(at, context.Canceled)
+	case taken:
+		g.remove(at)
+		at.state = left
+	case leaving:
+		g.leaving--
+		at.state = lost
 	}
-	at.departed = true
+	displace := g.admitWaiting()
+	g.mu.Unlock()
+	for _, end := range displace {
+		end()
+	}
 }
 
 // Stats are the numbers of a Gate.
 type Stats struct {
-	Places, Held int
+	Places, Held int // without those that wait
 	// Since the Gate was made:
 	Refused   uint64 // calls of Enter without a place
 	Displaced uint64 // strangers whose place another got

@@ -1,9 +1,12 @@
 package admission_test
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"testing"
+	"testing/synctest"
 
 	"github.com/softrnic/softrnic/verbs/admission"
 )
@@ -97,33 +100,104 @@ func TestSecondPlace(t *testing.T) {
 	}
 }
 
-// TestLeaving: displaced users that do not leave are not many.
-func TestLeaving(t *testing.T) {
-	g := admission.New[string](8)
-	var all []*user
-	for range 8 {
-		all = append(all, enter(t, g, "a", nil))
+// ready reports whether a place may be used, and fails if it was refused with another error.
+func (u *user) ready(t *testing.T, refusal error) bool {
+	t.Helper()
+	over, end := context.WithCancel(context.Background())
+	end()
+	switch err := u.Wait(over); {
+	case err == nil && refusal == nil:
+		return true
+	case errors.Is(err, context.Canceled) && refusal == nil, refusal != nil && errors.Is(err, refusal):
+	default:
+		t.Fatalf("%v, want %v", err, refusal)
 	}
-	enter(t, g, "a", admission.ErrShare)
-	if s := g.Stats(); s.Held != 8 || s.Displaced != 4 {
+	return false
+}
+
+// TestLeaving: displaced users that have not left are half of the places at most. While they are,
+// newcomers wait, in turn, and none is refused.
+func TestLeaving(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := admission.New[string](8)
+		var all []*user
+		for range 11 { // a peer has 4 places; another 4 leave
+			all = append(all, enter(t, g, "a", nil))
+		}
+		if s := g.Stats(); s.Held != 8 || s.Displaced != 4 || s.Refused != 0 {
+			t.Errorf("%+v", s)
+		}
+		if !all[3].ended || all[4].ended {
+			t.Error("the wrong ones were displaced")
+		}
+		if !all[7].ready(t, nil) || all[8].ready(t, nil) || all[8].Prove() {
+			t.Error("the ninth does not wait")
+		}
+		enter(t, g, "b", nil).Leave() // it has a place, and does not wait
+		waited := make(chan error)
+		go func() { waited <- all[8].Wait(t.Context()) }()
+		synctest.Wait()
+		all[0].Leave()
+		ok(t, <-waited)
+		if !all[8].ready(t, nil) || all[9].ready(t, nil) || !all[4].ended || all[5].ended {
+			t.Error("the place is not that of the one who came first")
+		}
+		all[9].Leave() // it waits no more
+		all[5].Leave()
+		if !all[10].ready(t, nil) || all[6].ended {
+			t.Error("it waits, or somebody is displaced, though a place is free")
+		}
+		for _, u := range all {
+			u.Leave()
+		}
+		if s := g.Stats(); s.Held != 0 || s.Refused != 1 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCrowd: not many wait, and those of one peer do not keep another from waiting.
+func TestCrowd(t *testing.T) {
+	g := admission.New[string](4)
+	for _, peer := range []string{"a", "a", "b", "c", "a", "a"} {
+		enter(t, g, peer, nil) // 4 places, and 2 leave
+	}
+	first, second := enter(t, g, "a", nil), enter(t, g, "a", nil)
+	enter(t, g, "a", admission.ErrFull)
+	other := enter(t, g, "d", nil)
+	if first.ready(t, nil) || second.ready(t, admission.ErrFull) || other.ready(t, nil) {
+		t.Error("not the right ones wait")
+	}
+	second.Leave() // has no effect
+	enter(t, g, "e", admission.ErrFull)
+	if s := g.Stats(); s.Refused != 3 {
 		t.Errorf("%+v", s)
 	}
-	all[0].Leave()
-	enter(t, g, "a", nil)
 }
 
 // TestRandom: whatever peers do, places are neither lost nor exceeded.
 func TestRandom(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	g := admission.New[string](10)
-	var users []*user
+	over, end := context.WithCancel(t.Context())
+	end()
+	var users, waiting []*user
 	for range 20000 {
 		switch n := r.IntN(4); {
 		case n < 2:
 			u := new(user)
-			if p, err := g.Enter(string(rune('a'+r.IntN(6))), func() { u.ended = true }); err == nil {
-				u.Place = p
+			p, err := g.Enter(string(rune('a'+r.IntN(6))), func() { u.ended = true })
+			if u.Place = p; err == nil && u.ready(t, nil) {
 				users = append(users, u)
+			} else if err == nil {
+				waiting = append(waiting, u)
 			}
 		case len(users) == 0:
 		case n == 2:
@@ -135,11 +209,18 @@ func TestRandom(t *testing.T) {
 			users[i].Leave()
 			users = append(users[:i], users[i+1:]...)
 		}
-		if held := g.Stats().Held; held != len(users) || held > 15 {
-			t.Fatalf("%d are held by %d users", held, len(users))
+		waiting = slices.DeleteFunc(waiting, func(u *user) bool {
+			err := u.Wait(over)
+			if err == nil {
+				users = append(users, u)
+			}
+			return !errors.Is(err, context.Canceled)
+		})
+		if held := g.Stats().Held; held != len(users) || held > 15 || len(waiting) > 5 {
+			t.Fatalf("%d are held by %d users, and %d wait", held, len(users), len(waiting))
 		}
 	}
-	for _, u := range users {
+	for _, u := range slices.Concat(users, waiting) {
 		u.Leave()
 	}
 	if s := g.Stats(); s.Held != 0 {

@@ -39,6 +39,11 @@ func Serve(ctx context.Context, l net.Listener, gate *Gate, log *slog.Logger,
 		work.Go(func() {
 			defer place.Leave()
 			defer end()
+			if err := Wait(ctx, place); err != nil {
+				refuse(conn)
+				log.Warn("a connection is refused", "from", conn.RemoteAddr(), "error", err)
+				return
+			}
 			f(ctx, conn, func() { place.Prove() })
 		})
 	})
@@ -47,6 +52,17 @@ func Serve(ctx context.Context, l net.Listener, gate *Gate, log *slog.Logger,
 	cancel()
 	work.Wait()
 	return errors.Join(err, closed)
+}
+
+// waitTimeout is how long a connection waits for others to make room, which have no reason to take
+// longer than a busy machine does.
+const waitTimeout = 10 * time.Second
+
+// Wait is place.Wait, for a limited time.
+func Wait(ctx context.Context, place *admission.Place[netip.Addr]) error {
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
+	defer cancel()
+	return place.Wait(ctx)
 }
 
 // loop accepts connections until ctx ends or the listener fails for good.
@@ -121,6 +137,9 @@ func (g *guarded) Accept() (net.Conn, error) {
 		}
 		c := &admitted{Conn: conn}
 		if c.place, err = g.gate.Enter(Peer(conn), func() { _ = c.Close() }); err == nil {
+			err = c.place.Wait(context.Background()) // those displaced have left in the call
+		}
+		if err == nil {
 			return c, nil
 		}
 		refuse(conn)

@@ -5,6 +5,7 @@ package iwarptransport
 // request arrives (RFC 5044 §7.1.2, RFC 5042 §6.4).
 
 import (
+	"context"
 	"errors"
 	"io"
 	"maps"
@@ -33,6 +34,8 @@ type listener struct {
 	tos     uint8
 	done    chan struct{} // closed when the listener is closed
 	gate    *admission.Gate[netip.Addr]
+	ctx     context.Context // of those that wait for a place; ends with Close
+	cancel  context.CancelFunc
 
 	mu       sync.Mutex
 	closed   bool
@@ -60,6 +63,7 @@ func (e *Engine) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, e
 		e: e, h: h, tcp: tcp, backlog: max(attr.Backlog, 1), tos: attr.TOS, done: make(chan struct{}),
 		starting: map[stack.Stream]struct{}{}, waiting: map[*conn]struct{}{}, gate: admission.New[netip.Addr](maxStarting),
 	}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
 	e.mu.Lock()
 	e.listeners[l] = struct{}{}
 	e.mu.Unlock()
@@ -71,6 +75,7 @@ func (e *Engine) Listen(attr *rdmacm.ListenAttr, h rdmacm.Handler) (io.Closer, e
 // rdma_cm closes the connections of those that it has not delivered.
 func (l *listener) Close() error {
 	err := l.tcp.Close()
+	l.cancel()
 	<-l.done
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,8 +160,7 @@ func (l *listener) started(stream stack.Stream, place *admission.Place[netip.Add
 // stream to its end.
 func (l *listener) start(stream stack.Stream, place *admission.Place[netip.Addr], t *ticket[netip.Addr]) {
 	stream.SetTOS(l.tos)
-	_ = stream.SetDeadline(l.e.timers.Clock().Now().Add(requestTimeout))
-	c, request, err := l.readRequest(stream)
+	c, request, err := l.readRequest(stream, place)
 	if err != nil || !l.e.access.Admits(c.peer) || !l.admit(c) {
 		t.done()
 		l.e.Counters.ConnectsRefused.Add(1)
@@ -175,9 +179,17 @@ func (l *listener) start(stream stack.Stream, place *admission.Place[netip.Addr]
 	c.waitReadable()
 }
 
-// readRequest waits for the request of a stream, and returns its connection and the event that
-// reports it.
-func (l *listener) readRequest(stream stack.Stream) (*conn, *rdmacm.ConnEvent, error) {
+// readRequest waits for the place and then for the request of a stream, and returns its connection
+// and the event that reports it.
+func (l *listener) readRequest(stream stack.Stream, place *admission.Place[netip.Addr]) (*conn, *rdmacm.ConnEvent, error) {
+	clock := l.e.timers.Clock()
+	waiting, cancel := clock.WithTimeout(l.ctx, requestTimeout)
+	err := place.Wait(waiting)
+	cancel()
+	if err != nil {
+		return nil, nil, err
+	}
+	_ = stream.SetDeadline(clock.Now().Add(requestTimeout))
 	f, err := readFrame(stream, false)
 	if err != nil {
 		return nil, nil, err

@@ -145,16 +145,22 @@ func (l *Listener) ServeConns(begin func(ctx context.Context, c *Conn) (Handler,
 	}
 }
 
-// acceptTimeout is the time that a client has to complete its connection. rdma_cm alone lets a RoCE
-// client have a quarter of an hour.
+// acceptTimeout is the time that a client has to get its place and complete its connection. rdma_cm
+// alone lets a RoCE client have a quarter of an hour.
 const acceptTimeout = 30 * time.Second
 
 // handle accepts a connection and serves its calls until it ends.
 func (s *server) handle(r *rdmacm.Request, begin func(context.Context, *Conn) (Handler, error)) {
 	defer s.cancel()
 	l := s.l
+	accepting, cancel := r.Device().Clock().WithTimeout(s.ctx, acceptTimeout)
+	defer cancel()
+	err := s.admitted.Wait(accepting)
+	if err != nil {
+		_ = r.Reject(nil)
+		return
+	}
 	c := &Conn{s: s, ready: make(chan struct{})}
-	var err error
 	if s.handler, err = begin(s.ctx, c); err != nil {
 		_ = r.Reject(nil)
 		return
@@ -165,7 +171,6 @@ func (s *server) handle(r *rdmacm.Request, begin func(context.Context, *Conn) (H
 	}
 	peer := parsePrivate(r.Peer().PrivateData)
 	s.invalidate = peer.invalidate
-	accepting, cancel := r.Device().Clock().WithTimeout(s.ctx, acceptTimeout)
 	cm, err := r.Accept(accepting, s.cmConfig(private{invalidate: true, send: l.cfg.Inline, recv: l.cfg.Inline}))
 	cancel()
 	if err != nil {

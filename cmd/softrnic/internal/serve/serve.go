@@ -173,6 +173,11 @@ func (s *server) rpings(ctx context.Context, l *rdmacm.Listener, gate *accept.Ga
 			defer place.Leave()
 			defer end()
 			log := s.node.Log.With("service", "rping", "peer", r.PeerAddr(), "transport", r.Transport())
+			if err := accept.Wait(ctx, place); err != nil {
+				_ = r.Reject(nil)
+				log.Warn("a connection is refused", "error", err)
+				return
+			}
 			log.Info("connection")
 			pings, err := rping.Answer(ctx, r, func() { place.Prove() }, io.Discard, log)
 			s.ended(ctx, log, err, "pings", pings)

@@ -177,9 +177,7 @@ func (a *Agent) serve() {
 		}
 		a.work.Go(func() {
 			defer c.Close()
-			_ = c.SetDeadline(time.Now().Add(requestTimeout))
-			r, err := readRequest(c, a.token)
-			place.Leave()
+			r, err := a.read(c, place)
 			if err != nil {
 				a.log.Warn("a connection is refused", "from", c.LocalAddr(), "error", err)
 				return
@@ -195,6 +193,18 @@ func (a *Agent) serve() {
 			_, _, _ = c.WriteMsgUnix(answer(status, name), rights, nil)
 		})
 	})
+}
+
+// read reads the request of a connection, and leaves its place.
+func (a *Agent) read(c *net.UnixConn, place *admission.Place[uint32]) (r request, err error) {
+	defer place.Leave()
+	ctx, cancel := context.WithTimeout(a.ctx, requestTimeout)
+	defer cancel()
+	if err := place.Wait(ctx); err != nil {
+		return r, err
+	}
+	_ = c.SetDeadline(time.Now().Add(requestTimeout))
+	return readRequest(c, a.token)
 }
 
 // admit admits a connection of the program. Only root's program can have changed its user.

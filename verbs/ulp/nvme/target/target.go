@@ -109,16 +109,17 @@ func (t *Target) serve() {
 			t.cancel(err)
 			return
 		}
-		q, err := t.admit(r)
+		a, err := t.admit(r)
 		if err != nil {
-			reject := nvme.ConnReject{Status: nvme.RejectNoResources}
-			if refused := (*nvme.RejectError)(nil); errors.As(err, &refused) {
-				reject.Status = refused.Status
-			}
-			t.refused(r, errors.Join(err, r.Reject(reject.Append(nil))))
+			t.reject(r, err)
 			continue
 		}
 		t.goroutines.Go(func() {
+			q, err := t.create(a)
+			if err != nil {
+				t.reject(r, err)
+				return
+			}
 			conn, err := t.accept(r, q)
 			if err != nil {
 				t.refused(r, err)
@@ -129,40 +130,79 @@ func (t *Target) serve() {
 	}
 }
 
+func (t *Target) reject(r *rdmacm.Request, err error) {
+	reject := nvme.ConnReject{Status: nvme.RejectNoResources}
+	if refused := (*nvme.RejectError)(nil); errors.As(err, &refused) {
+		reject.Status = refused.Status
+	}
+	t.refused(r, errors.Join(err, r.Reject(reject.Append(nil))))
+}
+
 func (t *Target) refused(r *rdmacm.Request, err error) {
 	t.cfg.Logger.Warn("connection refused", "host", r.PeerAddr(), "error", err)
 }
 
-// admit checks a connection request, and creates its queue.
-func (t *Target) admit(r *rdmacm.Request) (*queue, error) {
+// admitted is a connection request with a place.
+type admitted struct {
+	r     *rdmacm.Request
+	req   nvme.ConnRequest
+	ctx   context.Context
+	end   context.CancelCauseFunc
+	place *admission.Place[netip.Addr]
+}
+
+func refuse(s nvme.RejectStatus, format string, args ...any) error {
+	return &nvme.RejectError{Status: s, Err: fmt.Errorf(format, args...)}
+}
+
+// refuseFull refuses a connection that gets no place.
+func (t *Target) refuseFull(err error) error {
+	return refuse(nvme.RejectNoResources, "%w, of %d for all connections", err, t.cfg.Connections)
+}
+
+// admit checks a connection request, and takes a place for it.
+func (t *Target) admit(r *rdmacm.Request) (*admitted, error) {
 	req, err := nvme.ParseConnRequest(r.Peer().PrivateData)
 	if err != nil {
 		return nil, err
 	}
-	refuse := func(s nvme.RejectStatus, format string, args ...any) (*queue, error) {
-		return nil, &nvme.RejectError{Status: s, Err: fmt.Errorf(format, args...)}
-	}
 	switch {
 	case int(req.QID) > t.cfg.IOQueues:
-		return refuse(nvme.RejectQID, "queue ID %d: must be %d at most", req.QID, t.cfg.IOQueues)
+		return nil, refuse(nvme.RejectQID, "queue ID %d: must be %d at most", req.QID, t.cfg.IOQueues)
 	case req.HSQSize == 0:
-		return refuse(nvme.RejectHSQSize, "HSQSIZE 0: must be 1 at least")
+		return nil, refuse(nvme.RejectHSQSize, "HSQSIZE 0: must be 1 at least")
 	case req.QID > 0 && req.CNTLID != 0 && t.controller(req.CNTLID) == nil:
-		return refuse(nvme.RejectCNTLID, "there is no controller %d", req.CNTLID)
+		return nil, refuse(nvme.RejectCNTLID, "there is no controller %d", req.CNTLID)
 	}
-	ctx, end := context.WithCancelCause(t.ctx)
-	place, err := t.gate.Enter(r.PeerAddr().Addr(), func() { end(errDisplaced) })
+	a := &admitted{r: r, req: req}
+	a.ctx, a.end = context.WithCancelCause(t.ctx)
+	if a.place, err = t.gate.Enter(r.PeerAddr().Addr(), func() { a.end(errDisplaced) }); err != nil {
+		a.end(err)
+		return nil, t.refuseFull(err)
+	}
+	return a, nil
+}
+
+// create waits for the place of a connection request, and creates its queue.
+func (t *Target) create(a *admitted) (*queue, error) {
+	waiting, cancel := t.dev.Clock().WithTimeout(a.ctx, acceptTimeout)
+	defer cancel()
+	err := a.place.Wait(waiting)
 	if err != nil {
-		end(err)
-		return refuse(nvme.RejectNoResources, "%w, of %d for all connections", err, t.cfg.Connections)
+		err = t.refuseFull(err)
 	}
-	q, err := t.newQueue(r, &req)
+	var q *queue
+	if err == nil {
+		if q, err = t.newQueue(a.r, &a.req); err != nil {
+			err = refuse(nvme.RejectNoResources, "%w", err)
+		}
+	}
 	if err != nil {
-		end(err)
-		place.Leave()
-		return refuse(nvme.RejectNoResources, "%w", err)
+		a.end(err)
+		a.place.Leave()
+		return nil, err
 	}
-	q.ctx, q.end, q.place = ctx, end, place
+	q.ctx, q.end, q.place = a.ctx, a.end, a.place
 	return q, nil
 }
 
