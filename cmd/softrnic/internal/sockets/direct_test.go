@@ -8,6 +8,8 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -302,6 +304,81 @@ func TestVisits(t *testing.T) {
 	if two.server.NotDirect() < 10 {
 		t.Errorf("%d visits are counted as too many", two.server.NotDirect())
 	}
+}
+
+// TestForeignVisits: another user's visits are refused, and one who listens where an agent would
+// gets no visits, so that no connection is handed over to another user.
+func TestForeignVisits(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("becoming another user needs root")
+	}
+	two := newTwoAgents(t, true, true)
+	at := meetingName(two.at)
+	for user, want := range map[int]byte{os.Geteuid(): welcome, 65002: refused} {
+		as(t, user, func() {
+			c, err := net.DialUnix("unixpacket", nil, at)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			b := make([]byte, 2)
+			if n, err := c.Read(b); err != nil || n != 1 || b[0] != want {
+				t.Errorf("user %d: %q, %v; want %q", user, b[:max(n, 0)], err, want)
+			}
+		})
+	}
+	two = newTwoAgents(t, true, false) // so that the name is free
+	at = meetingName(two.at)
+	visits := make(chan bool, 16)
+	as(t, 65002, func() {
+		l, err := net.ListenUnix("unixpacket", at)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		go func() {
+			for {
+				c, err := l.AcceptUnix()
+				if err != nil {
+					return
+				}
+				_, _ = c.Write([]byte{welcome})
+				o, err := readOffer(c)
+				if visits <- err == nil; err == nil {
+					_ = unix.Close(o.end)
+				}
+				_, _ = c.Write([]byte{accepted})
+				_ = c.Close()
+			}
+		}()
+	})
+	for _, kind := range []int{0, unix.SOCK_NONBLOCK} {
+		client, end := two.connect(t, kind)
+		if end >= 0 || <-visits {
+			t.Fatal("another user is offered a connection")
+		}
+		server, _ := two.accept(t)
+		exchange(t, client, server)
+	}
+}
+
+// as calls a function as another user. Other goroutines, also those that it starts, are of the
+// user of this process.
+func as(t *testing.T, user int, f func()) {
+	t.Helper()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		runtime.LockOSThread() // for good: the thread, and it alone, becomes another user
+		if _, _, errno := syscall.RawSyscall(unix.SYS_SETRESUID, uintptr(user), uintptr(user), uintptr(user)); errno != 0 {
+			t.Error(errno)
+			return
+		}
+		f()
+	}()
+	<-over
 }
 
 // FuzzOffer: any packet is read as an offer, or is an error, and no descriptor is left.

@@ -15,7 +15,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -222,17 +221,9 @@ func TestForeignUsers(t *testing.T) {
 	ok(t, err)
 	request, udp := connectTo(token, "10.0.0.2:80"), socket(t, unix.SOCK_DGRAM)
 	for uid, want := range map[int]int{0: answerLen, own: answerLen, foreign: 0} {
-		got := make(chan []byte, 1)
-		go func() {
-			defer close(got)
-			runtime.LockOSThread() // for good: the thread, and it alone, becomes another user
-			if _, _, errno := syscall.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); errno != 0 {
-				t.Error(errno)
-				return
-			}
-			got <- ask(t, "@"+name, request, udp)
-		}()
-		if answer := <-got; len(answer) != want {
+		var answer []byte
+		as(t, uid, func() { answer = ask(t, "@"+name, request, udp) })
+		if len(answer) != want {
 			t.Errorf("user %d: the answer has %d bytes, not %d", uid, len(answer), want)
 		}
 	}
