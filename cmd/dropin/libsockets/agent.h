@@ -67,6 +67,9 @@ int is_direct(int fd);
 // connection, or -1.
 int options_of(int fd);
 
+// is_new says that a descriptor has just been made, so that epoll cannot know it.
+void is_new(int fd);
+
 // replace_socket makes a descriptor one of another socket, whose descriptor it closes. It keeps
 // flags, options and registrations with epoll.
 int replace_socket(int fd, int by);

@@ -3,6 +3,7 @@
 // and resets.
 #define _GNU_SOURCE
 #include "agent.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -12,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -48,11 +50,17 @@ int options_of(int fd)
 
 // Registrations with epoll
 
-// The last epoll instance with which a descriptor was registered, plus 1. The kernel knows whether
-// it still is. Few programs register a socket with one before they connect it, and none is known
-// that does so with two.
+// The epoll instance with which a descriptor was registered, plus 1; SEVERAL; or 0. The kernel
+// knows whether it still is.
 #define MOST 65536
+#define SEVERAL (-1)
 static _Atomic int registered[MOST];
+
+void is_new(int fd)
+{
+	if (fd >= 0 && fd < MOST)
+		atomic_store_explicit(&registered[fd], 0, memory_order_relaxed);
+}
 
 static int next_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
 {
@@ -63,50 +71,105 @@ static int next_epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
 PUBLIC int epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
 {
 	int got = next_epoll_ctl(epoll, op, fd, event);
-	if (!got && op == EPOLL_CTL_ADD && fd >= 0 && fd < MOST)
-		atomic_store_explicit(&registered[fd], epoll + 1, memory_order_relaxed);
+	if (!got && op == EPOLL_CTL_ADD && fd >= 0 && fd < MOST) {
+		int known = atomic_load_explicit(&registered[fd], memory_order_relaxed);
+		while (!atomic_compare_exchange_weak(&registered[fd], &known, known && known != epoll + 1 ? SEVERAL : epoll + 1))
+			;
+	}
 	return got;
 }
 
-// registration finds a descriptor's registration (proc(5), /proc/pid/fdinfo), and returns the epoll
-// instance, or -1.
-static int registration(int fd, struct epoll_event *event)
+struct registration {
+	int epoll;
+	struct epoll_event event;
+};
+
+struct registrations {
+	struct registration *all;
+	int n;
+};
+
+// unregister_with ends a descriptor's registration with an epoll instance, if there is one
+// (proc(5), /proc/pid/fdinfo), and adds it to r.
+static void unregister_with(struct registrations *r, int epoll, int fd, ino_t inode)
 {
-	int epoll = fd >= 0 && fd < MOST ? atomic_load_explicit(&registered[fd], memory_order_relaxed) - 1 : -1;
 	char path[64], line[256];
-	struct stat stat;
-	if (epoll < 0 || fstat(fd, &stat))
-		return -1;
 	snprintf(path, sizeof path, "/proc/self/fdinfo/%d", epoll);
 	FILE *f = fopen(path, "re");
-	int found = 0;
-	while (f && !found && fgets(line, sizeof line, f)) {
+	while (f && fgets(line, sizeof line, f)) {
 		int tfd;
 		unsigned events;
-		unsigned long long data, inode;
+		unsigned long long data, of;
 		// A descriptor of this number may have been registered, closed and be open elsewhere.
-		found = sscanf(line, "tfd: %d events: %x data: %llx pos:%*d ino:%llx", &tfd, &events, &data, &inode) == 4 && tfd == fd &&
-			inode == stat.st_ino;
-		if (found)
-			*event = (struct epoll_event){.events = events, .data.u64 = data};
+		if (sscanf(line, "tfd: %d events: %x data: %llx pos:%*d ino:%llx", &tfd, &events, &data, &of) != 4 || tfd != fd || of != inode)
+			continue;
+		struct registration *all = realloc(r->all, (r->n + 1) * sizeof *all);
+		if (!all)
+			break;
+		r->all = all;
+		r->all[r->n++] = (struct registration){epoll, {.events = events, .data.u64 = data}};
+		next_epoll_ctl(epoll, EPOLL_CTL_DEL, fd, NULL);
+		break;
 	}
 	if (f)
 		fclose(f);
-	return found ? epoll : -1;
 }
 
-static const int copied[] = {SO_RCVTIMEO, SO_SNDTIMEO, SO_RCVLOWAT, SO_LINGER, SO_OOBINLINE};
+// unregister ends the registrations of a descriptor with epoll, and returns them.
+static struct registrations unregister(int fd)
+{
+	struct registrations r = {0};
+	int known = fd >= 0 && fd < MOST ? atomic_load_explicit(&registered[fd], memory_order_relaxed) : 0;
+	struct stat stat;
+	if (!known || fstat(fd, &stat))
+		return r;
+	if (known != SEVERAL) {
+		unregister_with(&r, known - 1, fd, stat.st_ino);
+		return r;
+	}
+	static const char epoll[] = "anon_inode:[eventpoll]";
+	DIR *all = opendir("/proc/self/fd");
+	for (struct dirent *e; all && (e = readdir(all));) {
+		char to[sizeof epoll];
+		if (readlinkat(dirfd(all), e->d_name, to, sizeof to) == sizeof epoll - 1 && !memcmp(to, epoll, sizeof epoll - 1))
+			unregister_with(&r, atoi(e->d_name), fd, stat.st_ino);
+	}
+	if (all)
+		closedir(all);
+	return r;
+}
+
+static void register_again(struct registrations *r, int fd)
+{
+	for (int i = 0; i < r->n; i++)
+		next_epoll_ctl(r->all[i].epoll, EPOLL_CTL_ADD, fd, &r->all[i].event);
+	free(r->all);
+}
+
+// copy_signals copies who gets which signal when a socket is ready (fcntl(2), O_ASYNC).
+static void copy_signals(int from, int to)
+{
+	struct f_owner_ex owner;
+	int signal = fcntl(from, F_GETSIG);
+	if (!fcntl(from, F_GETOWN_EX, &owner) && owner.pid)
+		fcntl(to, F_SETOWN_EX, &owner);
+	if (signal > 0)
+		fcntl(to, F_SETSIG, signal);
+}
+
+static const int copied[] = {SO_RCVTIMEO,  SO_SNDTIMEO,  SO_RCVLOWAT,  SO_LINGER,  SO_OOBINLINE,
+			     SO_KEEPALIVE, SO_REUSEADDR, SO_REUSEPORT, SO_PRIORITY};
 
 static int aborts(const struct linger *l) { return l->l_onoff && !l->l_linger; }
 
 int replace_socket(int fd, int by)
 {
-	struct epoll_event event;
 	struct linger linger = {0};
 	socklen_t len = sizeof linger;
-	int flags = fcntl(fd, F_GETFL), own = fcntl(fd, F_GETFD), epoll = registration(fd, &event);
+	int flags = fcntl(fd, F_GETFL), own = fcntl(fd, F_GETFD);
 	if (flags >= 0)
-		fcntl(by, F_SETFL, flags);
+		fcntl(by, F_SETFL, flags & ~O_ASYNC);
+	copy_signals(fd, by);
 	for (unsigned i = 0; i < sizeof copied / sizeof *copied; i++) {
 		struct timeval value; // the largest
 		socklen_t size = sizeof value;
@@ -114,12 +177,12 @@ int replace_socket(int fd, int by)
 			next_setsockopt(by, SOL_SOCKET, copied[i], &value, size);
 	}
 	// The agent keeps the former socket, and with it the registration.
-	if (epoll >= 0)
-		next_epoll_ctl(epoll, EPOLL_CTL_DEL, fd, NULL);
+	struct registrations r = unregister(fd);
 	int got = dup3(by, fd, own >= 0 && own & FD_CLOEXEC ? O_CLOEXEC : 0), err = errno;
 	close(by);
-	if (epoll >= 0)
-		next_epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event);
+	register_again(&r, fd);
+	if (got >= 0 && flags >= 0 && flags & O_ASYNC) // of this descriptor, not of by
+		fcntl(fd, F_SETFL, flags);
 	struct answer a;
 	if (got >= 0 && !next_getsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, &len) && aborts(&linger))
 		ask(fd, ABORTS, NULL, &a);
@@ -141,7 +204,11 @@ PUBLIC int setsockopt(int fd, int level, int option, const void *value, socklen_
 	if (linger)
 		next_getsockopt(fd, SOL_SOCKET, SO_LINGER, &before, &size);
 	int got = next_setsockopt(fd, level, option, value, len);
-	if (!got && linger) {
+	if (!got && level == IPPROTO_TCP && option == TCP_DEFER_ACCEPT && hands_over()) {
+		// The agent waits until the program has accepted a connection, and then hands it over.
+		int never = 0;
+		next_setsockopt(fd, level, option, &never, sizeof never);
+	} else if (!got && linger) {
 		memcpy(&now, value, sizeof now);
 		if (aborts(&before) != aborts(&now))
 			ask(fd, aborts(&now) ? ABORTS : ENDS, NULL, &a);
@@ -163,6 +230,37 @@ static int is_ours(int fd)
 	return tcp || is_direct(fd);
 }
 
+// state_of returns the state of a direct connection, as in TCP_INFO. A connection that both sides
+// have ended is CLOSE-WAIT too, as the kernel does not say who was first.
+static uint8_t state_of(int fd)
+{
+	struct answer a;
+	struct pollfd p = {.fd = fd, .events = POLLOUT | POLLRDHUP};
+	int before = errno;
+	poll(&p, 1, 0);
+	int peer_ended = p.revents & POLLRDHUP, ended = send(fd, "", 0, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EPIPE;
+	int pending = !(p.revents & POLLOUT) && ask(fd, PEER, NULL, &a) == ENOTCONN;
+	errno = before;
+	return peer_ended ? TCP_CLOSE_WAIT : ended ? TCP_FIN_WAIT2 : pending ? TCP_SYN_SENT : TCP_ESTABLISHED;
+}
+
+static int is_of_unix(int option)
+{
+	return option == SO_DOMAIN || option == SO_PROTOCOL || option == SO_PEERCRED || option == SO_PEERSEC || option == SO_PEERGROUPS;
+}
+
+// take_reset returns ECONNRESET if a direct connection has ended by a reset, and 0 later, as TCP
+// reports that once.
+static int take_reset(int fd)
+{
+	struct answer a;
+	struct pollfd p = {.fd = fd};
+	int before = errno;
+	int reset = is_direct(fd) && poll(&p, 1, 0) == 1 && p.revents & POLLHUP && ask(fd, END, NULL, &a) == ECONNRESET;
+	errno = before;
+	return reset ? ECONNRESET : 0;
+}
+
 // If the agent cannot establish a connection, it can only make the kernel report ECONNRESET. The
 // agent returns the actual error.
 PUBLIC int getsockopt(int fd, int level, int option, void *value, socklen_t *len)
@@ -176,15 +274,19 @@ PUBLIC int getsockopt(int fd, int level, int option, void *value, socklen_t *len
 		memcpy(&err, value, sizeof err);
 		if (err == ECONNRESET && is_ours(fd) && (status = ask(fd, FAILURE, NULL, &a)) > 0)
 			memcpy(value, &status, sizeof status);
+		else if (!err && (status = take_reset(fd)))
+			memcpy(value, &status, sizeof status);
 		return got;
 	}
-	int differs = !got && level == SOL_SOCKET && (option == SO_DOMAIN || option == SO_PROTOCOL);
+	int differs = !got && level == SOL_SOCKET && is_of_unix(option);
 	if ((differs || (got && is_missing(level))) && is_direct(fd) && (options = options_of(fd)) >= 0) {
 		*len = room;
 		got = next_getsockopt(options, level, option, value, len);
 		err = errno;
 		close(options);
 		errno = err;
+		if (!got && level == IPPROTO_TCP && option == TCP_INFO && *len)
+			*(uint8_t *)value = state_of(fd); // tcpi_state
 	}
 	return got;
 }
@@ -195,14 +297,13 @@ PUBLIC int getsockopt(int fd, int level, int option, void *value, socklen_t *len
 // the stream has ended.
 static ssize_t ended(int fd, ssize_t got, size_t len)
 {
-	if (got || !len || !hands_over() || !is_direct(fd))
+	if (got || !len)
 		return got;
-	struct answer a;
-	struct pollfd p = {.fd = fd};
-	int before = errno;
-	int reset = poll(&p, 1, 0) == 1 && p.revents & POLLHUP && ask(fd, END, NULL, &a) == ECONNRESET;
-	errno = reset ? ECONNRESET : before;
-	return reset ? -1 : got;
+	int reset = take_reset(fd);
+	if (!reset)
+		return got;
+	errno = reset;
+	return -1;
 }
 
 // is_error_queue reports whether a call reads the queue of errors, which a Unix socket does not
@@ -261,15 +362,35 @@ PUBLIC ssize_t __recvfrom_chk(int fd, void *to, size_t len, size_t room, int fla
 	return is_error_queue(fd, flags) ? -1 : ended(fd, next(fd, to, len, room, flags, from, from_len), len);
 }
 
+static size_t length(const struct msghdr *m)
+{
+	size_t len = 0;
+	for (size_t i = 0; i < m->msg_iovlen; i++)
+		len += m->msg_iov[i].iov_len;
+	return len;
+}
+
 PUBLIC ssize_t recvmsg(int fd, struct msghdr *m, int flags)
 {
 	if (is_error_queue(fd, flags))
 		return -1;
-	size_t len = 0;
 	ssize_t got = next_recvmsg(fd, m, flags);
-	for (size_t i = 0; !got && i < m->msg_iovlen; i++)
-		len += m->msg_iov[i].iov_len;
-	return ended(fd, got, len);
+	return got ? got : ended(fd, got, length(m));
+}
+
+PUBLIC int recvmmsg(int fd, struct mmsghdr *m, unsigned n, int flags, struct timespec *timeout)
+{
+	NEXT_OF(int, recvmmsg, int, struct mmsghdr *, unsigned, int, struct timespec *);
+	if (is_error_queue(fd, flags))
+		return -1;
+	int got = next(fd, m, n, flags, timeout);
+	for (int i = 0; i < got; i++) {
+		if (m[i].msg_len || !length(&m[i].msg_hdr))
+			continue;
+		// A reset is an error of the next call, if this one has read something.
+		return i ? i : ended(fd, 0, 1) ? -1 : got;
+	}
+	return got;
 }
 
 // As TCP, a direct connection ignores the address of sendto and sendmsg.
@@ -291,6 +412,21 @@ PUBLIC ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 		unnamed.msg_name = NULL;
 		unnamed.msg_namelen = 0;
 		got = next(fd, &unnamed, flags);
+	}
+	return got;
+}
+
+PUBLIC int sendmmsg(int fd, struct mmsghdr *m, unsigned n, int flags)
+{
+	NEXT_OF(int, sendmmsg, int, struct mmsghdr *, unsigned, int);
+	int got = next(fd, m, n, flags);
+	if (got >= 0 || errno != EISCONN || !is_direct(fd))
+		return got;
+	for (got = 0; got < (int)n; got++) {
+		ssize_t sent = sendmsg(fd, &m[got].msg_hdr, flags);
+		if (sent < 0)
+			return got ? got : -1;
+		m[got].msg_len = sent;
 	}
 	return got;
 }

@@ -229,6 +229,14 @@ static int interrupted_connect(int fd, const struct sockaddr *to, socklen_t len)
 	return got;
 }
 
+PUBLIC int socket(int domain, int type, int protocol)
+{
+	NEXT(socket, int, int, int);
+	int fd = next(domain, type, protocol);
+	is_new(fd);
+	return fd;
+}
+
 // As for TCP, connect of a nonblocking socket returns EINPROGRESS. The agent continues, and in the
 // kernel the socket waits for the answer to a SYN.
 PUBLIC int connect(int fd, const struct sockaddr *to, socklen_t len)
@@ -360,6 +368,7 @@ static int accepted(int fd, struct sockaddr *from, socklen_t *len, socklen_t roo
 {
 	struct answer a;
 	int named = from && len;
+	is_new(fd);
 	if (fd < 0 || (!named && !hands_over()) || !may_be_ours(fd))
 		return fd;
 	int family = family_of(fd), status = ask(fd, hands_over() ? TAKE : PEER, NULL, &a);

@@ -191,55 +191,72 @@ func TestDirectSocketPrograms(t *testing.T) {
 	}
 }
 
-// TestDirectSockets runs testdata/direct.py over TCP and with --sockets-direct. It prints the same.
+// TestDirectSockets runs testdata/direct_usual.py and direct_corners.py over TCP and with
+// --sockets-direct. They print the same.
 func TestDirectSockets(t *testing.T) {
 	gate.System(t)
-	const python = "/usr/bin/python3"
-	needs(t, python, "python3")
-	text, err := os.ReadFile("testdata/direct.py")
-	if err != nil {
-		t.Fatal(err)
+	needs(t, "/usr/bin/python3", "python3")
+	for _, p := range []struct {
+		file   string
+		direct int // connections that are handed over, at least
+	}{{"direct_usual.py", 13}, {"direct_corners.py", 22}} {
+		t.Run(p.file, func(t *testing.T) {
+			tcp, _ := runDirect(t, p.file, 7485, nil)
+			direct, n := runDirect(t, p.file, 7545, []string{command(t), "run", "--sockets", "--sockets-direct", "--sockets-wait", "20s", "--"})
+			if n < p.direct {
+				t.Errorf("%d connections are handed over, want %d", n, p.direct)
+			}
+			if tcp != direct {
+				t.Errorf("over TCP:\n%s\ndirect:\n%s", tcp, direct)
+			}
+		})
 	}
-	var printed [2]string
-	for i, how := range [][]string{{}, {command(t), "run", "--sockets", "--sockets-direct", "--sockets-wait", "20s", "--"}} {
-		server, client := links[1].pair(t)
-		ctx, cancel := context.WithTimeout(t.Context(), patience())
-		defer cancel()
-		port := fmt.Sprint(7485 + i)
-		on := func(n *node, args ...string) *exec.Cmd {
-			args = slices.Concat(how, []string{python, "-c", string(text)}, args)
-			cmd := n.program(ctx, t, args[0], args[1:]...)
-			cmd.Env = append(cmd.Env, "SOFTRNIC_LOG=info")
-			return cmd
-		}
-		s := on(server, "server", links[1].server, port)
-		said, ended := proc.Start(t, s)
-		defer func() { _ = s.Process.Kill() }()
-		ready := func() error { return listens(7485, ended) }
-		if i > 0 {
-			ready = func() error { return said.WaitFor("listens over RDMA", ended) }
-		}
-		if err := ready(); err != nil {
-			t.Fatalf("%v\n%s", err, said.String())
-		}
-		c := on(client, "client", links[1].server, port, links[1].client)
-		var logged bytes.Buffer
-		c.Stderr = &logged
-		out, err := c.Output()
+}
+
+// runDirect runs a program of testdata, by a command or alone, as server and client. It returns
+// what the client prints, and how many connections are handed over. The program also uses the ports
+// 10 and 20 after that at which it listens.
+func runDirect(t *testing.T, file string, port int, how []string) (printed string, handedOver int) {
+	t.Helper()
+	text := ""
+	for _, part := range []string{"direct.py", file} {
+		b, err := os.ReadFile(filepath.Join("testdata", part))
 		if err != nil {
-			t.Fatalf("the client: %v\n%s%s\nthe server:\n%s", err, out, logged.String(), said.String())
+			t.Fatal(err)
 		}
-		if err := <-ended; err != nil {
-			t.Fatalf("the server: %v\n%s", err, said.String())
-		}
-		if n := strings.Count(logged.String(), "handed over"); i > 0 && n != 13 {
-			t.Errorf("%d connections are handed over, want 13:\n%s", n, logged.String())
-		}
-		printed[i] = string(out)
+		text += string(b) + "\n\n"
 	}
-	if printed[0] != printed[1] {
-		t.Errorf("over TCP:\n%s\ndirect:\n%s", printed[0], printed[1])
+	text += "main()\n"
+	server, client := links[1].pair(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience())
+	defer cancel()
+	on := func(n *node, args ...string) *exec.Cmd {
+		args = slices.Concat(how, []string{"/usr/bin/python3", "-c", text}, args)
+		cmd := n.program(ctx, t, args[0], args[1:]...)
+		cmd.Env = append(cmd.Env, "SOFTRNIC_LOG=info")
+		return cmd
 	}
+	s := on(server, "server", links[1].server, fmt.Sprint(port))
+	said, ended := proc.Start(t, s)
+	defer func() { _ = s.Process.Kill() }()
+	ready := func() error { return listens(port, ended) }
+	if how != nil {
+		ready = func() error { return said.WaitFor("listens over RDMA", ended) }
+	}
+	if err := ready(); err != nil {
+		t.Fatalf("%v\n%s", err, said.String())
+	}
+	c := on(client, "client", links[1].server, fmt.Sprint(port), links[1].client)
+	var logged bytes.Buffer
+	c.Stderr = &logged
+	out, err := c.Output()
+	if err != nil {
+		t.Fatalf("the client: %v\n%s%s\nthe server:\n%s", err, out, logged.String(), said.String())
+	}
+	if err := <-ended; err != nil {
+		t.Fatalf("the server: %v\n%s", err, said.String())
+	}
+	return string(out), strings.Count(logged.String(), "handed over")
 }
 
 func TestNewSocketPrograms(t *testing.T) {

@@ -32,6 +32,7 @@ type directConn struct {
 	shadow    int           // a descriptor of the program's TCP socket
 	failed    int32         // 0: connected; EALREADY: it is being connected; or the errno
 	settled   chan struct{} // closed when it is connected or has failed; nil if it was from the beginning
+	asked     bool          // the program has connected again since then
 	missed    int           // listings without the socket, in turn
 	link      *link         // nil while it is being connected, and if this agent relays the connection itself
 	aborts    bool          // of a relayed connection: the program's end is reset when it closes
@@ -97,7 +98,11 @@ func (a *Agent) doDirect(r *request) (status int32, name netip.AddrPort, socket 
 	case opConnect:
 		switch c.failed {
 		case 0:
-			status = int32(syscall.EISCONN)
+			// The call that finds a pending connection made reports that, and only later ones EISCONN.
+			if status = int32(syscall.EISCONN); c.settled != nil && !c.asked {
+				status = done
+			}
+			c.asked = true
 		case int32(syscall.EALREADY):
 			status = c.failed
 		default:
@@ -458,6 +463,7 @@ func (a *Agent) awaitTake(program *net.TCPConn, t *handover, e endpoints) {
 		_ = program.Close()
 		return
 	}
+	a.log.Info("a connection to the program is relayed, as it has not taken its end", "from", e.peer)
 	l := t.conn.link
 	end, err := a.newUnixEnd(t.end, l.peerAborts.Load, func() { l.tell(a.ctx, true) })
 	closeAll(t.end)
