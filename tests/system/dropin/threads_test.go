@@ -318,9 +318,10 @@ type checked struct {
 // descriptor whose number is reused.
 const suppressions = "race:descriptors\n"
 
-func sanitized(t *testing.T, flags string, what []checked) {
-	dir := shared(t)
-	libs := filepath.Join(dir, "lib")
+// sanitizedLibraries builds the libraries of C for a sanitizer, beside the engine.
+func sanitizedLibraries(t *testing.T, flags string) (libs string) {
+	t.Helper()
+	libs = filepath.Join(shared(t), "lib")
 	cmd := exec.Command("go", "run", "./cmd/dropin/build", "-engine=false", "-sanitize", flags, "-o", libs)
 	cmd.Dir = "../../.."
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -329,6 +330,33 @@ func sanitized(t *testing.T, flags string, what []checked) {
 	if err := os.Symlink(filepath.Join(build(t), "libsoftrnic.so"), filepath.Join(libs, "libsoftrnic.so")); err != nil {
 		t.Fatal(err)
 	}
+	return libs
+}
+
+// TestSanitizedSockets runs the programs of TestDirectSockets with the library of run --sockets
+// built for AddressSanitizer and UndefinedBehaviorSanitizer.
+func TestSanitizedSockets(t *testing.T) {
+	gate.Long(t)
+	needs(t, "/usr/bin/python3", "python3")
+	const flags = "address,undefined -fno-sanitize-recover=all"
+	libs := sanitizedLibraries(t, flags)
+	asan, err := exec.Command("gcc", "-print-file-name=libasan.so").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The sanitizer's library has to come first, also before that of run --sockets. In the shell it
+	// does not, which the sanitizer would refuse.
+	how := []string{
+		"env", "ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0", command(t), "run", "--libs", libs, "--sockets", "--sockets-direct",
+		"--sockets-wait", "20s", "--", "/bin/sh", "-c", `LD_PRELOAD=` + strings.TrimSpace(string(asan)) + `:$LD_PRELOAD exec "$@"`, "sh",
+	}
+	for _, file := range []string{"direct_usual.py", "direct_corners.py"} {
+		t.Run(file, func(t *testing.T) { runDirect(t, file, 7585, how) })
+	}
+}
+
+func sanitized(t *testing.T, flags string, what []checked) {
+	libs := sanitizedLibraries(t, flags)
 	suppressed := filepath.Join(libs, "suppressions")
 	if err := os.WriteFile(suppressed, []byte(suppressions), 0o644); err != nil {
 		t.Fatal(err)
