@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -176,10 +177,11 @@ func (h *Host) sent(p *packet) {
 	}
 	h.sentFrames++
 	t := uint64(s.now)
-	h.digest = h.digest*0x9e3779b97f4a7c15 ^ t ^ t>>29 ^ uint64(crc32.Update(uint32(h.digest>>32), castagnoli, p.frame))<<16
+	h.digest = h.digest*0x9e3779b97f4a7c15 ^ t ^ t>>29 ^ uint64(crc32.Update(uint32(h.digest>>32), castagnoli(), p.frame))<<16
 }
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+// castagnoli is not made before it is needed: that takes longer than the start of most commands' packages.
+var castagnoli = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
 // receive passes a packet to the host.
 func (h *Host) receive(p *packet) {

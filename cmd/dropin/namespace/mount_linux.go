@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -39,7 +40,7 @@ func mirrorEntries(old, dir string) error {
 	}
 	for _, e := range entries {
 		name := filepath.Join(dir, e.Name())
-		err := mirror(filepath.Join(old, e.Name()), "/"+name)
+		err := mirror(filepath.Join(old, e.Name()), "/"+name, e.Type())
 		if errors.Is(err, os.ErrExist) {
 			err = nil
 			if namespace.Merges(name) {
@@ -53,29 +54,23 @@ func mirrorEntries(old, dir string) error {
 	return nil
 }
 
-// mirror creates to as a mirror of from. The error is os.ErrExist if to exists.
-func mirror(from, to string) error {
-	info, err := os.Lstat(from)
+// mirror creates to as a mirror of from, which is of a type. The error is os.ErrExist if to exists.
+func mirror(from, to string, of fs.FileMode) error {
 	switch {
-	case err != nil:
-		return err
-	case info.Mode()&os.ModeSymlink != 0:
+	case of&fs.ModeSymlink != 0:
 		target, err := os.Readlink(from)
 		if err != nil {
 			return err
 		}
 		return os.Symlink(target, to)
-	case info.IsDir():
+	case of.IsDir():
 		if err := os.Mkdir(to, 0o755); err != nil {
 			return err
 		}
 	default:
-		f, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-		if err != nil {
-			return err
-		}
-		if err := f.Close(); err != nil {
-			return err
+		// An os.File of each of a hundred devices would be offered to the runtime's poller first.
+		if err := unix.Mknod(to, unix.S_IFREG|0o644, 0); err != nil {
+			return &fs.PathError{Op: "mknod", Path: to, Err: err}
 		}
 	}
 	if err := unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {

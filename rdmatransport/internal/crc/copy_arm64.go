@@ -15,7 +15,7 @@ func available() []Instructions {
 
 type folds struct{ castagnoli bool }
 
-func newPolynomial(reversed uint32, table *crc32.Table) *Polynomial {
+func newPolynomial(reversed uint32, table func() *crc32.Table) *Polynomial {
 	return &Polynomial{table: table, folds: folds{castagnoli: reversed == crc32.Castagnoli}}
 }
 

@@ -12,19 +12,25 @@ import (
 	"fmt"
 	"hash/crc32"
 	"os"
+	"sync"
 )
 
 // Polynomial computes the CRCs of a polynomial.
 type Polynomial struct {
-	table *crc32.Table
+	table func() *crc32.Table
 	folds folds
 }
 
 // The polynomials. Bits are reversed, and the CRC is inverted before and after, as in hash/crc32.
 var (
-	IEEE       = newPolynomial(crc32.IEEE, crc32.IEEETable)
-	Castagnoli = newPolynomial(crc32.Castagnoli, crc32.MakeTable(crc32.Castagnoli))
+	IEEE       = newPolynomial(crc32.IEEE, func() *crc32.Table { return crc32.IEEETable })
+	Castagnoli = newPolynomial(crc32.Castagnoli, castagnoliTable)
 )
+
+// castagnoliTable returns the table of CRC-32C, which hash/crc32 makes at the first call. That takes
+// a fifth of a millisecond, more than the initialization of most packages, and most programs do
+// without.
+var castagnoliTable = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
 // Instructions is an instruction set for computing CRCs.
 type Instructions uint8
@@ -66,7 +72,7 @@ func (p *Polynomial) Update(crc uint32, b []byte) uint32 {
 	if done == len(b) {
 		return crc
 	}
-	return crc32.Update(crc, p.table, b[done:])
+	return crc32.Update(crc, p.table(), b[done:])
 }
 
 // Copy copies src to dst, which is at least as long, and returns Update of crc and src. The CRC is
@@ -82,5 +88,5 @@ func (p *Polynomial) Copy(dst, src []byte, crc uint32, ahead int) uint32 {
 		return crc
 	}
 	copy(dst[done:], src[done:])
-	return crc32.Update(crc, p.table, dst[done:])
+	return crc32.Update(crc, p.table(), dst[done:])
 }

@@ -16,10 +16,10 @@ func check(t *testing.T, src []byte, shift int, crc uint32) {
 	const guard = 64
 	room := make([]byte, guard+64+len(src)+guard)
 	for name, p := range polynomials {
-		want := crc32.Update(crc, p.table, src)
+		want := crc32.Update(crc, p.table(), src)
 		for _, with := range available() {
 			got, done := p.update(with, crc, src)
-			if got = crc32.Update(got, p.table, src[done:]); got != want {
+			if got = crc32.Update(got, p.table(), src[done:]); got != want {
 				t.Errorf("%s, %v, %d bytes: update is %#x, not %#x", name, with, len(src), got, want)
 			}
 			for i := range room {
@@ -30,7 +30,7 @@ func check(t *testing.T, src []byte, shift int, crc uint32) {
 			if !bytes.Equal(dst[:done], src[:done]) {
 				t.Errorf("%s, %v, %d bytes: copied wrongly", name, with, len(src))
 			}
-			if got = crc32.Update(got, p.table, src[done:]); got != want {
+			if got = crc32.Update(got, p.table(), src[done:]); got != want {
 				t.Errorf("%s, %v, %d bytes: copy's CRC is %#x, not %#x", name, with, len(src), got, want)
 			}
 			clear(dst[:done])
@@ -96,7 +96,7 @@ func TestEveryLength(t *testing.T) {
 			var want, upTo [64]uint32
 			for n := 0; n <= longest; n += step {
 				from, to := n%64, (n*37+n/64)%64
-				want[from] = crc32.Update(want[from], p.table, b[from:][upTo[from]:n])
+				want[from] = crc32.Update(want[from], p.table(), b[from:][upTo[from]:n])
 				upTo[from] = uint32(n)
 				src, dst := b[from:][:n], room[guard+to:][:n]
 				before, after := room[to:][:guard], room[guard+to+n:][:guard]
@@ -104,11 +104,11 @@ func TestEveryLength(t *testing.T) {
 				copy(after, fence)
 				clear(dst)
 				got, done := p.update(with, 0, src)
-				if got = crc32.Update(got, p.table, src[done:]); got != want[from] {
+				if got = crc32.Update(got, p.table(), src[done:]); got != want[from] {
 					t.Fatalf("%s, %v, %d bytes at %d: update is %#x, not %#x", name, with, n, from, got, want[from])
 				}
 				got, done = p.copy(with, 0, dst, src, 1024)
-				if got = crc32.Update(got, p.table, src[done:]); got != want[from] {
+				if got = crc32.Update(got, p.table(), src[done:]); got != want[from] {
 					t.Fatalf("%s, %v, %d bytes at %d: copy's CRC is %#x, not %#x", name, with, n, from, got, want[from])
 				}
 				if copy(dst[done:], src[done:]); !bytes.Equal(dst, src) {
@@ -171,14 +171,14 @@ func Benchmark(b *testing.B) {
 					pass(b, func(dst, src []byte) {
 						if crc, done := p.copy(with, 0, dst, src, 4096); done == 0 {
 							copy(dst, src)
-							sum ^= crc32.Update(crc, p.table, dst)
+							sum ^= crc32.Update(crc, p.table(), dst)
 						}
 					})
 				})
 				b.Run(fmt.Sprintf("%s/%d/%v/update", name, size, with), func(b *testing.B) {
 					pass(b, func(dst, src []byte) {
 						if crc, done := p.update(with, 0, dst); done == 0 {
-							sum ^= crc32.Update(crc, p.table, dst)
+							sum ^= crc32.Update(crc, p.table(), dst)
 						}
 					})
 				})

@@ -27,7 +27,7 @@ type constants = [46]uint64
 // folds holds the constants for registers of 256 and of 512 bits.
 type folds struct{ ymm, zmm constants }
 
-func newPolynomial(reversed uint32, table *crc32.Table) *Polynomial {
+func newPolynomial(reversed uint32, table func() *crc32.Table) *Polynomial {
 	return &Polynomial{table: table, folds: folds{ymm: constantsOf(reversed, 32), zmm: constantsOf(reversed, 64)}}
 }
 

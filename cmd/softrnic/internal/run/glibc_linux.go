@@ -49,6 +49,19 @@ func linkerOf(file string) string {
 // missingProviders returns the directories of the vendors' libraries that the dynamic linker does
 // not find.
 func missingProviders(libs string) (dirs []string) {
+	missing, sure := missingInCache(linkerCache, dropin.Providers)
+	if !sure {
+		missing = missingForLinker(dropin.Providers)
+	}
+	for _, lib := range missing {
+		dirs = append(dirs, dropin.ProviderDir(libs, lib))
+	}
+	return dirs
+}
+
+// missingForLinker asks the dynamic linker which of some libraries it does not find. This takes as
+// long as the start of another program.
+func missingForLinker(libs []string) (missing []string) {
 	const program = "/bin/sh"
 	linker := linkerOf(program)
 	if linker == "" {
@@ -56,15 +69,15 @@ func missingProviders(libs string) (dirs []string) {
 	}
 	// The linker lists the libraries that it would preload, and leaves out those that it lacks.
 	cmd := exec.Command(linker, "--list", program)
-	cmd.Env = append(os.Environ(), "LD_PRELOAD="+strings.Join(dropin.Providers, " "))
+	cmd.Env = append(os.Environ(), "LD_PRELOAD="+strings.Join(libs, " "))
 	list, err := cmd.Output()
 	if err != nil {
 		return nil
 	}
-	for _, lib := range dropin.Providers {
+	for _, lib := range libs {
 		if !strings.Contains(string(list), "\t"+lib+" => ") {
-			dirs = append(dirs, dropin.ProviderDir(libs, lib))
+			missing = append(missing, lib)
 		}
 	}
-	return dirs
+	return missing
 }

@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"io"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/softrnic/softrnic/stack"
@@ -21,7 +22,8 @@ const (
 	frameLen  = 20 // of a request or reply without private data
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+// castagnoli is not made before it is needed: that takes longer than the start of most commands' packages.
+var castagnoli = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
 // direction is the framing of FPDUs in one direction of the stream.
 type direction struct {
@@ -80,7 +82,7 @@ func (d *direction) encode(f framing) []byte {
 		out = binary.BigEndian.AppendUint32(out, uint32(len(out)-start))
 		d.pos += markerLen
 	}
-	crc := crc32.Checksum(out, castagnoli) ^ f.crc
+	crc := crc32.Checksum(out, castagnoli()) ^ f.crc
 	if f.zeroCRC {
 		crc = 0
 	}
@@ -186,7 +188,7 @@ func (r *reader) next(wait time.Duration) (f fpdu, err error) {
 	}
 	f.crcWord = binary.LittleEndian.Uint32(crc)
 	f.size = len(all)
-	f.crc = crc32.Checksum(all[:len(all)-crcLen], castagnoli) == f.crcWord
+	f.crc = crc32.Checksum(all[:len(all)-crcLen], castagnoli()) == f.crcWord
 	return f, nil
 }
 
