@@ -6,7 +6,9 @@ import (
 	"testing"
 
 	"github.com/softrnic/softrnic/link/pipe"
+	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
+	"github.com/softrnic/softrnic/stack/kernel"
 	"github.com/softrnic/softrnic/verbs"
 )
 
@@ -61,6 +63,22 @@ func TestGIDTable(t *testing.T) {
 		}
 		if e != want {
 			t.Errorf("entry %d is %+v, want %+v", i, e, want)
+		}
+	}
+}
+
+// TestGIDTableLength: without Ethernet frames there are no RoCE v1 entries, and no room for them.
+func TestGIDTableLength(t *testing.T) {
+	frames := newStation(t, new(pipe.Switch), "10.0.0.1/24")
+	host := must(kernel.New(&kernel.Config{Addrs: []string{"127.0.0.1"}, Unopened: true}))(t)
+	sockets := must(rdmatransport.Open(host, nil))(t)
+	defer func() {
+		ok(t, sockets.Close())
+		ok(t, host.Close())
+	}()
+	for dev, want := range map[*verbs.Device]int{frames.dev: 2 * roce.V1Index, sockets: roce.V1Index} {
+		if p := must(dev.QueryPort(1))(t); p.GIDTblLen != want {
+			t.Errorf("%d entries, want %d", p.GIDTblLen, want)
 		}
 	}
 }

@@ -11,9 +11,15 @@ import (
 // maxAddrs is the number of an interface's addresses with GIDs.
 const maxAddrs = roce.V1Index
 
-// gidTable is the number of entries in a port's GID table, the range of the 8-bit sgid_index of an
-// address vector. Half of them are RoCE v1's.
-const gidTable = 2 * maxAddrs
+// gidTblLen is the number of entries in a port's GID table. With RoCE v1 it is the range of the
+// 8-bit sgid_index of an address vector; without, the second half of them would always be empty,
+// and programs read them all.
+func gidTblLen(nic stack.NIC) int {
+	if nic.Frames() == nil {
+		return maxAddrs
+	}
+	return 2 * maxAddrs
+}
 
 // GIDTable implements verbs.Provider. Each address has a RoCEv2 entry, with the same index as in
 // Linux's rxe, which has no other entries, and a RoCE v1 entry 128 indices later. Hardware

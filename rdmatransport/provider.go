@@ -191,7 +191,7 @@ func (p *provider) QueryPort(port uint8) (verbs.PortAttr, error) {
 		State:        state,
 		MaxMTU:       verbs.MTU4096,
 		ActiveMTU:    activeMTU(nic),
-		GIDTblLen:    gidTable,
+		GIDTblLen:    gidTblLen(nic),
 		PortCapFlags: verbs.PortCMSup,
 		MaxMsgSz:     rocetransport.MaxMessage,
 		// As in IBTA Vol 1 §14.2.5.6 these saturate. They count for all ports.

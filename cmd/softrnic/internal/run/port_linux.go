@@ -92,10 +92,9 @@ func (d *description) leave() (err error) {
 
 // port is the directory of a device's port.
 type port struct {
-	n       *node.Node
-	iwarp   bool
-	at      string // below the root of the tree
-	created bool   // files are replaced from now on
+	n     *node.Node
+	iwarp bool
+	at    string // below the root of the tree
 	// What the directory has, and the device's state and GIDs as look has found them.
 	has   files
 	state verbs.PortAttr
@@ -160,24 +159,57 @@ func (p *port) look() (changed bool, err error) {
 
 // create creates the directory below root, as look has found the device.
 func (p *port) create(root string) error {
-	dirs := []string{"gids", "gid_attrs/types", "gid_attrs/ndevs"}
-	if !p.iwarp {
-		dirs = append(dirs, "pkeys")
-	}
-	for _, dir := range dirs {
-		if err := makeDirs(filepath.Join(root, p.at, dir)); err != nil {
-			return err
+	at := filepath.Join(root, p.at)
+	// A path below root has ten directories, and most names are links: two paths.
+	dirs := map[string]int{}
+	defer func() {
+		for _, dir := range dirs {
+			_ = unix.Close(dir)
 		}
+	}()
+	type file struct {
+		dir  int
+		name string
 	}
-	p.has = files{}
-	err := p.write(root, "")
-	p.created = err == nil
-	return err
+	same := map[string]file{} // one with each text
+	p.has = p.files()
+	for path, text := range p.has {
+		sub, name := filepath.Split(path)
+		dir, ok := dirs[sub]
+		if !ok {
+			err := makeDirs(filepath.Join(at, sub))
+			if err == nil {
+				dir, err = openDir(filepath.Join(at, sub))
+			}
+			if err != nil {
+				return err
+			}
+			dirs[sub] = dir
+		}
+		// Files are replaced and not changed, so that hundreds of unused GIDs can be one file.
+		if first, ok := same[text]; ok && unix.Linkat(first.dir, first.name, dir, name, 0) == nil {
+			continue
+		}
+		if err := put(text, dir, name); err != nil {
+			return fmt.Errorf("%s: %w", at, err)
+		}
+		same[text] = file{dir, name}
+	}
+	return nil
+}
+
+// openDir opens a directory for the names in it.
+func openDir(path string) (int, error) {
+	dir, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return dir, nil
 }
 
 // load reads the directory, which another process has created below root.
 func (p *port) load(root string) error {
-	p.has, p.created = files{}, true
+	p.has = files{}
 	for name := range p.files() {
 		at := filepath.Join(root, p.at, name)
 		if _, err := os.Readlink(at); err == nil {
@@ -208,15 +240,14 @@ func (p *port) update(root, next string) error {
 // write changes the files that are not as look has found the device. It replaces each by another
 // file, which it creates at next, so that a program that reads it sees the old text or the new one.
 func (p *port) write(root, next string) error {
-	// A path below root has ten directories, and most names are links: two paths.
-	dir, err := unix.Open(filepath.Join(root, p.at), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	at := filepath.Join(root, p.at)
+	dir, err := openDir(at)
 	if err != nil {
-		return &fs.PathError{Op: "open", Path: filepath.Join(root, p.at), Err: err}
+		return err
 	}
 	defer unix.Close(dir)
 	files := p.files()
 	names := slices.Sorted(maps.Keys(files)) // gid_attrs, then gids
-	same := map[string]string{}              // a new file with each text
 	// A GID has its type when programs see it, and is gone before its type.
 	for _, gone := range []bool{false, true} {
 		for _, name := range names {
@@ -224,13 +255,12 @@ func (p *port) write(root, next string) error {
 			if was, ok := p.has[name]; ok && was == text || gone != (text == noGID) {
 				continue
 			}
-			// Files are replaced and not changed, so that hundreds of unused GIDs can be one file.
-			if first, ok := same[text]; p.created || !ok || unix.Linkat(dir, first, dir, name, 0) != nil {
-				if err := p.put(text, dir, name, next); err != nil {
-					err = fmt.Errorf("%s: %w", filepath.Join(root, p.at), err)
-					return errors.Join(err, os.RemoveAll(next))
-				}
-				same[text] = name
+			err := put(text, unix.AT_FDCWD, next)
+			if err == nil {
+				err = os.NewSyscallError("rename "+name, unix.Renameat(unix.AT_FDCWD, next, dir, name))
+			}
+			if err != nil {
+				return errors.Join(fmt.Errorf("%s: %w", at, err), os.RemoveAll(next))
 			}
 			p.has[name] = text
 		}
@@ -238,21 +268,10 @@ func (p *port) write(root, next string) error {
 	return nil
 }
 
-// put makes a file in an open directory. It makes one that exists already another one, which it
-// creates at next.
-func (p *port) put(text string, dir int, name, next string) error {
-	in, new := dir, name
-	if p.created {
-		in, new = unix.AT_FDCWD, next
-	}
-	var err error
+// put makes a file in the open directory dir, or in that of the process (AT_FDCWD).
+func put(text string, dir int, name string) error {
 	if text == noGID {
-		err = os.NewSyscallError("symlink "+new, unix.Symlinkat(unreadable, in, new))
-	} else {
-		err = writeFile(in, new, text+"\n", 0o444)
+		return os.NewSyscallError("symlink "+name, unix.Symlinkat(unreadable, dir, name))
 	}
-	if err != nil || !p.created {
-		return err
-	}
-	return os.NewSyscallError("rename "+name, unix.Renameat(in, next, dir, name))
+	return writeFile(dir, name, text+"\n", 0o444)
 }
