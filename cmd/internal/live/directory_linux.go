@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -152,10 +153,22 @@ func (d *Directory) fill() (err error) {
 	if err != nil {
 		return err
 	}
+	dirs := map[string]*os.File{}
+	defer func() {
+		for _, f := range dirs {
+			_ = f.Close()
+		}
+	}()
 	for _, sub := range Dirs(false) {
-		if err := os.Mkdir(filepath.Join(d.Path, sub), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		path := filepath.Join(d.Path, sub)
+		if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
+		f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|noWait, 0)
+		if err != nil {
+			return err
+		}
+		dirs[sub] = f
 	}
 	lock, err := os.OpenFile(filepath.Join(d.Path, lockFile), os.O_CREATE|os.O_RDWR|noWait, 0o644)
 	if err != nil {
@@ -165,15 +178,19 @@ func (d *Directory) fill() (err error) {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return err
 	}
-	var missing []string // none for a rail's second process, which then needs no space
-	for name := range files {
-		name = filepath.Join(d.Path, name)
-		if _, err := os.Lstat(name); err != nil {
-			missing = append(missing, name)
+	has := map[string]bool{}
+	for sub, f := range dirs {
+		names, err := f.Readdirnames(-1)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			has[sub+"/"+name] = true
 		}
 	}
-	if len(missing) == 0 {
-		return nil
+	maps.DeleteFunc(files, func(name string, _ uint64) bool { return has[name] })
+	if len(files) == 0 {
+		return nil // a rail's second process, which then needs no space
 	}
 	// A counter is replaced and not changed, so that all that are 0 can be one file.
 	zero := filepath.Join(d.Path, nextFile)
@@ -188,10 +205,11 @@ func (d *Directory) fill() (err error) {
 	if err := write(zero, 0); err != nil {
 		return err
 	}
-	for _, name := range missing {
-		err := os.Link(zero, name)
+	for name := range files {
+		sub, base := filepath.Split(name)
+		err := unix.Linkat(int(d.open.Fd()), nextFile, int(dirs[filepath.Clean(sub)].Fd()), base, 0)
 		if err != nil && !errors.Is(err, fs.ErrExist) { // the file system has no links, or no more of one file
-			err = write(name, 0)
+			err = write(filepath.Join(d.Path, name), 0)
 		}
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -159,14 +158,8 @@ func (p *port) look() (changed bool, err error) {
 
 // create creates the directory below root, as look has found the device.
 func (p *port) create(root string) error {
-	at := filepath.Join(root, p.at)
-	// A path below root has ten directories, and most names are links: two paths.
-	dirs := map[string]int{}
-	defer func() {
-		for _, dir := range dirs {
-			_ = unix.Close(dir)
-		}
-	}()
+	in := folders{root: filepath.Join(root, p.at)}
+	defer in.close()
 	type file struct {
 		dir  int
 		name string
@@ -174,37 +167,20 @@ func (p *port) create(root string) error {
 	same := map[string]file{} // one with each text
 	p.has = p.files()
 	for path, text := range p.has {
-		sub, name := filepath.Split(path)
-		dir, ok := dirs[sub]
-		if !ok {
-			err := makeDirs(filepath.Join(at, sub))
-			if err == nil {
-				dir, err = openDir(filepath.Join(at, sub))
-			}
-			if err != nil {
-				return err
-			}
-			dirs[sub] = dir
+		dir, name, err := in.folder(path)
+		if err != nil {
+			return err
 		}
 		// Files are replaced and not changed, so that hundreds of unused GIDs can be one file.
 		if first, ok := same[text]; ok && unix.Linkat(first.dir, first.name, dir, name, 0) == nil {
 			continue
 		}
 		if err := put(text, dir, name); err != nil {
-			return fmt.Errorf("%s: %w", at, err)
+			return fmt.Errorf("%s: %w", in.root, err)
 		}
 		same[text] = file{dir, name}
 	}
 	return nil
-}
-
-// openDir opens a directory for the names in it.
-func openDir(path string) (int, error) {
-	dir, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return 0, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	return dir, nil
 }
 
 // load reads the directory, which another process has created below root.

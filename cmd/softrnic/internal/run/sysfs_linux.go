@@ -89,26 +89,29 @@ func (t *tree) keepKernels() error {
 
 // write creates the files and links below a directory.
 func (t *tree) write(root string) error {
+	in := folders{root: root}
+	defer in.close()
 	for name, text := range t.files {
 		mode := fs.FileMode(0o444)
 		if base := filepath.Base(name); base == "uevent" || base == "node_desc" { // those that the kernel lets one write
 			mode = 0o644
 		}
-		if err := write(filepath.Join(root, name), text+"\n", mode); err != nil {
+		if err := in.write(name, text+"\n", mode); err != nil {
 			return err
 		}
 	}
 	for name, content := range t.binary {
-		if err := write(filepath.Join(root, name), string(content), 0o444); err != nil {
+		if err := in.write(name, string(content), 0o444); err != nil {
 			return err
 		}
 	}
 	for name, target := range t.links {
-		if err := makeDirs(filepath.Dir(filepath.Join(root, name))); err != nil {
-			return err
+		dir, base, err := in.folder(name)
+		if err == nil {
+			err = unix.Symlinkat(target, dir, base)
 		}
-		if err := os.Symlink(target, filepath.Join(root, name)); err != nil {
-			return err
+		if err != nil {
+			return &fs.PathError{Op: "symlink", Path: filepath.Join(root, name), Err: err}
 		}
 	}
 	for _, p := range t.of.ports {
@@ -252,11 +255,58 @@ func (t *tree) addCounters(at string, dev *verbs.Device) error {
 	return err
 }
 
-func write(file, text string, mode fs.FileMode) error {
-	if err := makeDirs(filepath.Dir(file)); err != nil {
+// folders are directories below a root. Each is made and opened once: a path below the root has up
+// to ten directories.
+type folders struct {
+	root string
+	open map[string]int // descriptors
+}
+
+// folder returns the directory of a path below the root, and the name in it.
+func (f *folders) folder(path string) (dir int, name string, err error) {
+	folder, name := filepath.Split(path)
+	if dir, ok := f.open[folder]; ok {
+		return dir, name, nil
+	}
+	at := filepath.Join(f.root, folder)
+	if err := makeDirs(at); err != nil {
+		return 0, "", err
+	}
+	if dir, err = openDir(at); err != nil {
+		return 0, "", err
+	}
+	if f.open == nil {
+		f.open = map[string]int{}
+	}
+	f.open[folder] = dir
+	return dir, name, nil
+}
+
+// write writes a file.
+func (f *folders) write(path, text string, mode fs.FileMode) error {
+	dir, name, err := f.folder(path)
+	if err != nil {
 		return err
 	}
-	return writeFile(unix.AT_FDCWD, file, text, mode)
+	if err := writeFile(dir, name, text, mode); err != nil {
+		return fmt.Errorf("in %s: %w", filepath.Dir(filepath.Join(f.root, path)), err)
+	}
+	return nil
+}
+
+func (f *folders) close() {
+	for _, dir := range f.open {
+		_ = unix.Close(dir)
+	}
+}
+
+// openDir opens a directory for the names in it.
+func openDir(path string) (int, error) {
+	dir, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return dir, nil
 }
 
 // makeDirs is os.MkdirAll, and writeFile os.WriteFile, whatever the umask is: a program that drops

@@ -264,10 +264,12 @@ func TestBesideGPU(t *testing.T) {
 		other    = "sys/devices/pci0000:00/0000:00:02.0" // a display controller, not NVIDIA's
 		bare     = "sys/devices/pci0001:00/0001:00:00.0"
 	)
+	in := folders{root: root}
+	defer in.close()
 	for path, vendor := range map[string]string{plain: "0x10de", switched: "0x10de", other: "0x1a03", bare: "0x10de"} {
 		for file, text := range map[string]string{"vendor": vendor, "class": "0x030200", "numa_node": "1", "local_cpulist": "4-7",
 			"local_cpus": "f0"} {
-			if err := write(filepath.Join(root, path, file), text+"\n", 0o444); err != nil {
+			if err := in.write(filepath.Join(path, file), text+"\n", 0o444); err != nil {
 				t.Fatal(err)
 			}
 		}
