@@ -180,7 +180,8 @@ func (h *Host) sent(p *packet) {
 	h.digest = h.digest*0x9e3779b97f4a7c15 ^ t ^ t>>29 ^ uint64(crc32.Update(uint32(h.digest>>32), castagnoli(), p.frame))<<16
 }
 
-// castagnoli is not made before it is needed: that takes longer than the start of most commands' packages.
+// castagnoli is made when it is first needed: that takes longer than the initialization of most
+// packages.
 var castagnoli = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
 // receive passes a packet to the host.

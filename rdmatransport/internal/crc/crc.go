@@ -27,9 +27,8 @@ var (
 	Castagnoli = newPolynomial(crc32.Castagnoli, castagnoliTable)
 )
 
-// castagnoliTable returns the table of CRC-32C, which hash/crc32 makes at the first call. That takes
-// a fifth of a millisecond, more than the initialization of most packages, and most programs do
-// without.
+// castagnoliTable returns the table of CRC-32C, which hash/crc32 makes at the first call. That
+// takes longer than the initialization of most packages, and many programs do without.
 var castagnoliTable = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
 // Instructions is an instruction set for computing CRCs.

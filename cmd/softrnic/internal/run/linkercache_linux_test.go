@@ -34,8 +34,8 @@ func ownLibraries(t *testing.T) map[string]string {
 	return own
 }
 
-// TestCacheAsLinker: the cache has the same answer as the linker, for libraries that the machine has
-// and for some that it lacks.
+// TestCacheAsLinker: the cache has the same answer as the linker, for libraries that the machine
+// has and for some that it lacks.
 func TestCacheAsLinker(t *testing.T) {
 	t.Setenv("LD_LIBRARY_PATH", "")
 	own := ownLibraries(t)

@@ -22,7 +22,8 @@ const (
 	frameLen  = 20 // of a request or reply without private data
 )
 
-// castagnoli is not made before it is needed: that takes longer than the start of most commands' packages.
+// castagnoli is made when it is first needed: that takes longer than the initialization of most
+// packages.
 var castagnoli = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
 // direction is the framing of FPDUs in one direction of the stream.
