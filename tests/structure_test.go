@@ -122,7 +122,7 @@ var fileOrder = map[string][]string{
 		"next.go", "retransmit.go", "acknowledge.go", "selective.go", "state.go", "trace.go", "mode.go", "window.go", "delay.go",
 		"basertt.go", "congestion.go",
 		"ackfreq.go", "loss.go", "scoreboard.go", "queue.go", "flight.go", "credits.go", "reads.go", "rtt.go", "rttsamples.go", "alarm.go",
-		"probe.go", "retry.go", "cork.go", "params.go",
+		"lateness.go", "probe.go", "retry.go", "cork.go", "params.go",
 	},
 	"rdmatransport/internal/rocetransport/receive": {
 		"request.go", "respond.go", "state.go", "verdict.go", "rnr.go", "early.go", "store.go", "expected.go", "acks.go",

@@ -89,8 +89,8 @@ func New(nics []stack.NIC, cfg roce.Config, regions *memory.Regions, queue *time
 	}
 	e.env.Clock = queue.Now
 	e.shared.Clock = queue.Now
-	simulated := queue.Clock().Virtual()
-	e.env.Prompt, e.shared.NoForgeries = simulated, simulated
+	e.env.Late = queue.Late()
+	e.shared.NoForgeries = queue.Clock().Virtual()
 	e.selective, e.strictICRC, e.rxeFlush = cfg.SelectiveRepeat, cfg.StrictICRC, cfg.RxeFlush
 	if cfg.ByDelay != nil {
 		e.byDelay = newByDelay(cfg.ByDelay)
@@ -206,7 +206,7 @@ type pacer struct {
 	sending *send.State // provides the rate of a window; nil if a window is sent at once
 	baseRTT *baseRTT    // of sending
 
-	slack time.Duration // for which unused rate is kept
+	env *send.Env // for its Allowance
 
 	debt float64 // bits sent by the time last beyond what the rate allowed; negative if fewer
 	last time.Duration

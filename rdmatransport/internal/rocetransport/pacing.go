@@ -46,7 +46,7 @@ func (p *pacer) advance(now time.Duration) {
 func (p *pacer) pay(now time.Duration) {
 	if now > p.last {
 		rate := p.rate()
-		p.debt = max(p.debt-float64((now-p.last).Seconds()*rate), -p.slack.Seconds()*rate)
+		p.debt = max(p.debt-float64((now-p.last).Seconds()*rate), -p.env.Allowance(paceSlack).Seconds()*rate)
 		p.last = now
 	}
 }
@@ -82,10 +82,7 @@ func (p *pacer) sent(n int) {
 // pacer returns the QP's pacer, and creates it if there is none.
 func (q *qp) pacer() *pacer {
 	if q.pace == nil {
-		q.pace = &pacer{last: q.e.now(), slack: paceSlack}
-		if q.e.env.Prompt {
-			q.pace.slack = 0
-		}
+		q.pace = &pacer{last: q.e.now(), env: &q.e.env}
 	}
 	return q.pace
 }

@@ -27,16 +27,11 @@ const (
 	backlogLimit = 4 << 20
 	backlogPause = 100 * time.Microsecond
 
-	// paceSlack is the time for which unused rate may be accumulated, because timers fire late. With
-	// timers that do not (send.Env.Prompt), none is.
+	// paceSlack is the longest time for which unused rate may be accumulated, because timers fire late
+	// (send.Env.Allowance).
 	// paceAck is the time between acknowledgement requests of a paced message whose packets wait.
 	paceSlack = 250 * time.Microsecond
 	paceAck   = 250 * time.Microsecond
-
-	// minTimeout is the shortest retransmission timeout. With a shorter one, a peer that is
-	// scheduled late would be considered dead. IBTA Vol 1 §9.7.6.1.3 allows a timeout between T and
-	// 4T, and caps report the delay. It does not apply with send.Env.Prompt.
-	minTimeout = 4 * time.Millisecond
 
 	// maxReadAtomic is the largest number of outstanding READs and atomics of a QP, on either side.
 	maxReadAtomic = 128

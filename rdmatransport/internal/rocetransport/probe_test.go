@@ -96,3 +96,53 @@ func TestProbe(t *testing.T) {
 		}
 	})
 }
+
+// TestAllowance checks what probes and timeouts allow for peers that are scheduled late: 100 times
+// what timers were late, at most 20 ms and 4 ms, and nothing if they are exact.
+func TestAllowance(t *testing.T) {
+	const trip = 100 * time.Microsecond
+	for _, c := range []struct {
+		name  string
+		late  time.Duration
+		probe time.Duration // after the packet; 0 if there is none
+		lost  time.Duration // the timeout, after the packet; that of the QP's attributes is 1 ms
+	}{
+		{"exact timers", 0, 0, 1048576},
+		{"timers of a real-time kernel", 8 * time.Microsecond, 800 * time.Microsecond, 1048576},
+		{"late timers", 20 * time.Microsecond, 2 * time.Millisecond, 2 * time.Millisecond},
+		{"later timers", time.Millisecond, 20 * time.Millisecond, 4 * time.Millisecond},
+	} {
+		set := config{sqPSN: first, retry: 1, exact: c.late == 0, late: c.late}
+		arrived := func(t *testing.T, r *rig) {
+			sleep(time.Microsecond)
+			r.post(r.wr(0, verbs.Send, 8))
+			sleep(trip)
+			r.give(r.ack(0))
+			r.take()
+			poll(t, r.scq)
+			r.post(r.wr(1, verbs.RDMAWrite, 3072))
+			r.take()
+		}
+		set.timeout = 19
+		run(t, c.name+", probe", set, func(t *testing.T, r *rig) {
+			arrived(t, r)
+			sleep(max(c.probe-time.Microsecond, 0))
+			r.expect()
+			sleep(2 * time.Microsecond)
+			if c.probe == 0 {
+				return
+			}
+			r.expect("WRITE First 1 len 1024 at 0+3072 ackreq")
+		})
+		set.timeout = 8
+		run(t, c.name+", timeout", set, func(t *testing.T, r *rig) {
+			sleep(time.Microsecond)
+			r.post(r.wr(1, verbs.Send, 8)) // no round trip is known, and so no probe is sent
+			r.take()
+			sleep(c.lost - time.Microsecond)
+			r.expect()
+			sleep(2 * time.Microsecond)
+			r.expect("SEND Only 0 len 8 ackreq")
+		})
+	}
+}

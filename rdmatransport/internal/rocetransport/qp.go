@@ -31,7 +31,7 @@ func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.Provi
 	}
 	env := &e.env
 	if e.trace != nil {
-		env = &send.Env{Clock: e.env.Clock, Prompt: e.env.Prompt, Trace: q.emit}
+		env = &send.Env{Clock: e.env.Clock, Late: e.env.Late, Trace: q.emit}
 	}
 	q.sending.Init(max(int(attr.Cap.MaxSendWR), 1), env)
 	q.receiving.Init(&e.shared)
@@ -113,7 +113,7 @@ func (q *qp) sendingPath() *send.Path {
 func (q *qp) limits(attr *verbs.QPAttr, mask verbs.QPAttrMask) send.Limits {
 	l := q.sending.Limits()
 	if mask&verbs.QPAttrTimeout != 0 {
-		l.Timeout = q.e.ackTimeout(attr.Timeout)
+		l.Timeout = ackTimeout(attr.Timeout)
 	}
 	if mask&verbs.QPAttrRetryCnt != 0 {
 		l.Retries = attr.RetryCnt
@@ -128,15 +128,11 @@ func (q *qp) limits(attr *verbs.QPAttr, mask verbs.QPAttrMask) send.Limits {
 }
 
 // ackTimeout returns the local ACK timeout of 4.096 µs × 2^n; 0 is none.
-func (e *Engine) ackTimeout(n uint8) time.Duration {
-	switch t := 4096 * time.Nanosecond << n; {
-	case n == 0:
+func ackTimeout(n uint8) time.Duration {
+	if n == 0 {
 		return 0
-	case e.env.Prompt:
-		return t
-	default:
-		return max(t, minTimeout)
 	}
+	return 4096 * time.Nanosecond << n
 }
 
 // connect opens the path of an address vector.

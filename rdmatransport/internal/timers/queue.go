@@ -31,8 +31,17 @@ type Queue struct {
 	mu      sync.Mutex
 	entries entries
 	wake    stack.Timer // for the first entry; set and reset under mu
+	wakeAt  int64       // when wake fires; 0 after it has
 	closed  bool
+
+	// Written under mu. It is read for each packet, so it has a cache line to itself.
+	_    [64]byte
+	late atomic.Int64
+	_    [56]byte
 }
+
+// firstWake is when a queue first measures how late it wakes up, even if no timer is armed.
+const firstWake = 100 * time.Microsecond
 
 // Timer is one timer; it may be part of a larger struct. It belongs to one queue and must not be
 // copied after Init.
@@ -62,8 +71,9 @@ func (t *Timer) Armed() bool { return t.deadline.Load() != 0 }
 // Close.
 func New(c stack.Clock) *Queue {
 	q := &Queue{clock: c, start: c.Now(), quit: make(chan struct{}), done: make(chan struct{})}
+	q.wakeAt = int64(firstWake) + 1
 	if c.Virtual() {
-		q.wake = c.AfterFunc(math.MaxInt64, func() {
+		q.wake = c.AfterFunc(firstWake, func() {
 			q.turn.Lock()
 			defer q.turn.Unlock()
 			q.runDue()
@@ -71,7 +81,7 @@ func New(c stack.Clock) *Queue {
 		close(q.done)
 		return q
 	}
-	wake, timer := c.NewTimer(math.MaxInt64)
+	wake, timer := c.NewTimer(firstWake)
 	q.wake = timer
 	go q.run(wake)
 	return q
@@ -154,9 +164,28 @@ func (q *Queue) schedule(t *Timer) {
 		heap.Fix(&q.entries, t.index)
 	}
 	if t.index == 0 {
-		q.wake.Reset(time.Duration(deadline - q.now()))
+		q.wakeUp(deadline, q.now())
 	}
 }
+
+// wakeUp sets wake. mu is held.
+func (q *Queue) wakeUp(at, now int64) {
+	q.wakeAt = max(at, now)
+	q.wake.Reset(time.Duration(at - now))
+}
+
+// woken measures how late wake has fired. mu is held.
+func (q *Queue) woken() {
+	if late := q.now() - q.wakeAt; q.wakeAt != 0 && late >= 0 {
+		q.late.Store(max(q.late.Load(), late))
+		q.wakeAt = 0
+	}
+}
+
+// Late returns the longest time, in nanoseconds, by which the queue has woken up late. On a
+// machine, a processor must become free for it first. In the time of a simulation, and in a bubble
+// of testing/synctest, it stays 0.
+func (q *Queue) Late() *atomic.Int64 { return &q.late }
 
 func (q *Queue) run(wake <-chan time.Time) {
 	defer close(q.done)
@@ -174,10 +203,11 @@ func (q *Queue) run(wake <-chan time.Time) {
 func (q *Queue) runDue() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.woken()
 	for !q.closed && len(q.entries) > 0 {
 		t, now := q.entries[0], q.now()
 		if due := t.entry.Load(); due > now {
-			q.wake.Reset(time.Duration(due - now))
+			q.wakeUp(due, now)
 			return
 		}
 		heap.Pop(&q.entries)

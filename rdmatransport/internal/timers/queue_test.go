@@ -374,3 +374,53 @@ func TestOwnClock(t *testing.T) {
 	q.Close()
 	sim.Advance(2 * time.Hour)
 }
+
+// lateTimers is a clock whose timers fire late.
+type lateTimers struct {
+	*stacktest.Clock
+	late time.Duration
+}
+
+func (c *lateTimers) AfterFunc(d time.Duration, f func()) clock.Timer {
+	return lateTimer{c.Clock.AfterFunc(d+c.late, f), c}
+}
+
+type lateTimer struct {
+	clock.Timer
+	c *lateTimers
+}
+
+func (t lateTimer) Reset(d time.Duration) bool { return t.Timer.Reset(d + t.c.late) }
+
+// TestLate: a queue knows the longest time by which it was late, from its first moments on, whether
+// or not timers are armed. Times that had passed when a timer was armed are not the queue's delay.
+func TestLate(t *testing.T) {
+	c := &lateTimers{Clock: stacktest.NewClock(1)}
+	exact := timers.New(clock.New(c))
+	defer exact.Close()
+	var timer timers.Timer
+	timer.Init(func() {})
+	for range 10 {
+		c.Advance(time.Second)
+		exact.ArmAt(&timer, exact.Now()-time.Millisecond)
+		c.Advance(time.Second)
+		exact.ArmAt(&timer, exact.Now()+time.Millisecond)
+	}
+	if late := exact.Late().Load(); late != 0 {
+		t.Errorf("exact timers are %d ns late", late)
+	}
+	c.late = 30 * time.Microsecond
+	q := timers.New(clock.New(c))
+	defer q.Close()
+	c.Advance(time.Millisecond)
+	for _, x := range []struct{ late, want time.Duration }{{0, 30e3}, {70e3, 70e3}, {50e3, 70e3}} {
+		if x.late != 0 {
+			c.late = x.late
+			q.ArmAt(&timer, q.Now()+time.Second)
+			c.Advance(time.Minute)
+		}
+		if got := time.Duration(q.Late().Load()); got != x.want {
+			t.Errorf("%v late, and %v at most so far, want %v", x.late, got, x.want)
+		}
+	}
+}

@@ -24,13 +24,18 @@ const (
 	// A probe is sent after the longest likely round trip (RFC 6298 §2) without an answer, but at
 	// least minProbe. The next wait is twice as long, and there are at most maxProbes. Without
 	// probes, only the timeout would find the loss of the last packets, of a retransmission or of a
-	// NAK. minProbe allows for peers that are scheduled late, so there is no minimum with Env.Prompt.
-	// For a peer that goes back, only a second loss needs a probe, and the minimum is minBackProbe.
+	// NAK. minProbe is an allowance for peers that are scheduled late (Env.Allowance). For a peer that
+	// goes back, only a second loss needs a probe, and the allowance is minBackProbe.
 	// Without a measured round trip, the first wait is 1/probeShare of the timeout.
 	probeShare   = 16
 	minProbe     = 5 * time.Millisecond
 	minBackProbe = 20 * time.Millisecond
 	maxProbes    = 5
+
+	// minTimeout is the shortest retransmission timeout, also an allowance. With a shorter one, a peer
+	// that is scheduled late would be considered dead. IBTA Vol 1 §9.7.6.1.3 allows a timeout between
+	// T and 4T, and caps report the delay.
+	minTimeout = 4 * time.Millisecond
 
 	// lateAnswer is how late a peer that works may answer. A kernel's device on a loaded machine was
 	// seen to answer the packets of half a second before, each of them retransmitted.

@@ -16,7 +16,7 @@ func (s *State) SetAlarm(sending bool) {
 		return
 	}
 	now := s.env.Clock()
-	timeout := s.alarm.timeout(s.limits.Timeout)
+	timeout := s.alarm.timeout(s.timeout())
 	s.alarm.setRetransmission(now + timeout)
 	s.traceAlarm(Retransmission, timeout)
 	if s.alarm.mayProbe() && (s.rtt.measured() || s.mode.selective) {
@@ -34,7 +34,7 @@ func (s *State) OnAlarm(now time.Duration) (o Outcome) {
 		s.alarm.endRNR()
 		s.change(onRNROver)
 	case Retransmission:
-		if !s.alarm.postponeLate(now, s.alarm.timeout(s.limits.Timeout)) {
+		if !s.alarm.postponeLate(now, s.alarm.timeout(s.timeout())) {
 			s.traceTimeout()
 			s.retry(onTimeout, &o)
 		}
@@ -89,7 +89,7 @@ func (s *State) rewind() {
 
 // sendProbe schedules a probe, which does not count as a retry. The next probe waits twice as long.
 func (s *State) sendProbe(now time.Duration) {
-	s.rtt.backOff(s.limits.Timeout, s.leastProbe())
+	s.rtt.backOff(s.timeout(), s.leastProbe())
 	s.alarm.probed()
 	if s.alarm.mayProbe() {
 		s.setProbe(now)
@@ -125,18 +125,18 @@ func (s *State) probeAnswered(o *Outcome) {
 
 // setProbe sets the probe alarm.
 func (s *State) setProbe(now time.Duration) {
-	after := s.rtt.probeTimeout(s.limits.Timeout, s.leastProbe())
+	after := s.rtt.probeTimeout(s.timeout(), s.leastProbe())
 	s.alarm.setProbe(now + after)
 	s.traceAlarm(Probe, after)
 }
 
 // leastProbe returns the shortest probe timeout.
 func (s *State) leastProbe() time.Duration {
-	switch {
-	case s.env.Prompt:
-		return 0
-	case s.mode.selective:
-		return minProbe
+	if s.mode.selective {
+		return s.env.Allowance(minProbe)
 	}
-	return minBackProbe
+	return s.env.Allowance(minBackProbe)
 }
+
+// timeout returns the timeout of the QP's attributes, with the allowance.
+func (s *State) timeout() time.Duration { return max(s.limits.Timeout, s.env.Allowance(minTimeout)) }

@@ -17,12 +17,14 @@
 // and congestion.go, the window, and delay.go and basertt.go, its control by delay; scoreboard.go
 // and loss.go, the missing packets; ackfreq.go, when to request an acknowledgement; credits.go,
 // end-to-end flow control; reads.go, outstanding READs; rtt.go and rttsamples.go, the round-trip
-// time; alarm.go, probe.go and retry.go, timeouts; cork.go, requests that may wait to share a
-// frame; mode.go, the mode of retransmission; and trace.go, trace events.
+// time; lateness.go, the allowance for processes that are scheduled late; alarm.go, probe.go and
+// retry.go, timeouts; cork.go, requests that may wait to share a frame; mode.go, the mode of
+// retransmission; and trace.go, trace events.
 package send
 
 import (
 	"math/bits"
+	"sync/atomic"
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/trace"
@@ -54,9 +56,9 @@ type State struct {
 // does not trace.
 type Env struct {
 	Clock Clock
-	// Prompt says that neither the timers nor the peers are ever scheduled late, as in a simulation:
-	// timeouts follow the measured round trip alone.
-	Prompt bool
+	// Late is the longest time, in nanoseconds, by which a timer of this device was late. See
+	// Allowance.
+	Late *atomic.Int64
 	// Trace receives the events of the State; nil if there is no tracing. The owner adds the time
 	// and the QP, which a State does not know.
 	Trace func(trace.Event)
