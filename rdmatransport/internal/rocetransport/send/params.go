@@ -26,7 +26,8 @@ const (
 	// probes, only the timeout would find the loss of the last packets, of a retransmission or of a
 	// NAK. minProbe is an allowance for peers that are scheduled late (Env.Allowance). For a peer that
 	// goes back, only a second loss needs a probe, and the allowance is minBackProbe.
-	// Without a measured round trip, the first wait is 1/probeShare of the timeout.
+	// Without a measured round trip, the first wait is 1/probeShare of the timeout. With an allowance
+	// of 0, none is measured: see rtt.wanted.
 	probeShare   = 16
 	minProbe     = 5 * time.Millisecond
 	minBackProbe = 20 * time.Millisecond
