@@ -2,8 +2,8 @@ package send
 
 import "time"
 
-// lateFactor is how many times longer than its timers a process may be late: Linux delays a
-// process's timers by 50 µs, and a process on a busy machine waits for time slices of 3 ms and more.
+// lateFactor is how many times longer than its timers a process may be late: Linux delays timers of
+// a process by 50 µs, and a process on a busy machine waits for time slices of 3 ms and more.
 const lateFactor = 100
 
 // Allowance returns what a timer allows for processes that are scheduled late, this one or the
