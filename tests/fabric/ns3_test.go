@@ -14,72 +14,11 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// The network of TestNS3: leaves with hosts, each with a cable of 100 Gbit/s to each of four
-// spines, or with one of 400 Gbit/s to one.
-const (
-	ns3Leaves, ns3HostsPerLeaf = 4, 8
-	ns3Hosts                   = ns3Leaves * ns3HostsPerLeaf
-)
-
 // start is when the first flows begin in ns-3, whose hosts do not work from 0 on.
 const start = 2 * time.Second
 
-// during is the time in which flows of a load begin.
-const during = 2 * time.Millisecond
-
 // rounding is that of the starts of flows. ns-3 reads them as fractions of seconds, not exactly.
 const rounding = 10 * time.Nanosecond
-
-// ns3Config is a file of HPCC's simulator: what its run.py writes for DCQCN at 100 Gbit/s, with
-// packets of 1024 bytes.
-const ns3Config = `ENABLE_QCN 1
-USE_DYNAMIC_PFC_THRESHOLD 1
-PACKET_PAYLOAD_SIZE 1024
-TOPOLOGY_FILE topology.txt
-FLOW_FILE flow.txt
-TRACE_FILE trace.txt
-TRACE_OUTPUT_FILE mix.tr
-FCT_OUTPUT_FILE fct.txt
-PFC_OUTPUT_FILE pfc.txt
-SIMULATOR_STOP_TIME 2.2
-CC_MODE 1
-ALPHA_RESUME_INTERVAL 1
-RATE_DECREASE_INTERVAL 4
-CLAMP_TARGET_RATE 0
-RP_TIMER 300
-EWMA_GAIN 0.00390625
-FAST_RECOVERY_TIMES 1
-RATE_AI 20Mb/s
-RATE_HAI 200Mb/s
-MIN_RATE 100Mb/s
-DCTCP_RATE_AI 1000Mb/s
-ERROR_RATE_PER_LINK 0
-L2_CHUNK_SIZE 4000
-L2_ACK_INTERVAL 1
-L2_BACK_TO_ZERO 0
-HAS_WIN 0
-GLOBAL_T 1
-VAR_WIN 0
-FAST_REACT 0
-U_TARGET 0.95
-MI_THRESH 0
-INT_MULTI 1
-MULTI_RATE 0
-SAMPLE_FEEDBACK 0
-PINT_LOG_BASE 1.01
-PINT_PROB 1
-RATE_BOUND 1
-ACK_HIGH_PRIO 1
-LINK_DOWN 0 0 0
-ENABLE_TRACE 0
-KMAX_MAP 2 100000000000 1600 400000000000 1600
-KMIN_MAP 2 100000000000 400 400000000000 400
-PMAX_MAP 2 100000000000 0.2 400000000000 0.2
-BUFFER_SIZE 32
-QLEN_MON_FILE qlen.txt
-QLEN_MON_START 4000000000
-QLEN_MON_END 4000000000
-`
 
 // ns3Flow is a flow of both simulators.
 type ns3Flow struct {
@@ -102,31 +41,42 @@ func TestNS3(t *testing.T) {
 		t.Skip("it needs HPCC's simulator: see ns3.sh")
 	}
 	x := newExperiment(t)
-	text := `# Beside ns-3
+	file, err := os.ReadFile("testdata/ns3.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(ourConfig) {
+		if !strings.Contains("\n"+string(file), "\n"+line) {
+			t.Fatalf("ns3.toml has no line %q: the text says so", line)
+		}
+	}
+	text := inText(`# Beside ns-3
 
 The simulator of HPCC (Li et al., SIGCOMM 2019) is ns-3 with RDMA, DCQCN, ECN and PFC: [ns3.sh](../ns3.sh) builds its public source. The
-same flows in both: 32 hosts, 4 leaves, 4 spines, 100 Gbit/s, 1 µs, packets of 1024 bytes, marks from 400 to 1,600 kB with 20 %, and
-DCQCN with the parameters that its authors use: 300 µs, 20 and 200 Mbit/s, alpha each µs, decreases each 4 µs. Sizes of the loads are
-those of its file for WebSearch; they begin within 2 ms. ns-3's switches have 32 MB and PFC; SoftRNIC's have neither limits nor PFC here
+same flows in both: {{.hosts}} hosts, {{.leaves}} leaves, {{.spines}} spines, {{.rate}} Gbit/s, {{.delay}} µs, packets of {{.payload}} bytes,
+marks from {{.kmin}} to {{.kmax}} kB with {{.percent}} %, and DCQCN with the parameters that its authors use: {{.timer}} µs, {{.ai}} and
+{{.hai}} Mbit/s, updates of alpha each {{.alphaEach}} µs, and decreases each {{.decreaseEach}} µs. Sizes of the loads are those of its file
+for WebSearch; they begin within {{.during}} ms. ns-3's switches have {{.buffer}} MB and PFC; SoftRNIC's have neither limits nor PFC here
 ([ns3.toml](../testdata/ns3.toml)). SoftRNIC runs its engines, with real payloads and ICRCs. Processor time is that of whole processes on one
-core, one after the other, with what they need to start. The ratio of packets is the worst of three runs of both.
+core, one after the other, with what they need to start. The ratio of packets is the worst of {{.runs}} runs of both.
 
 | | flows | FCT, mean, µs: ns-3 | SoftRNIC | ratio | median: ns-3 | SoftRNIC | ratio | largest: ns-3 | SoftRNIC | ratio | pauses of ns-3 | payload packets each second of processor time: ns-3 | SoftRNIC | ratio |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|
-`
+`, nil)
 	sizes := webSearch(t, filepath.Join(dir, "traffic_gen", "WebSearch_distribution.txt"))
-	for _, c := range []struct {
+	type row struct {
 		name  string
 		flows []ns3Flow
-	}{
-		{"16 to 1, 1 MB each", incast(16, 1e6)},
-		{"30 %", poisson(sizes, 0.3, during)},
-		{"50 %", poisson(sizes, 0.5, during)},
-	} {
-		theirs, ours := x.inNS3(dir, c.flows, 4, 0), x.inOurs(c.flows)
+	}
+	rows := []row{{fmt.Sprintf("%d to 1, %g MB each", ns3Senders, ns3IncastBytes/1e6), incast(ns3Senders, ns3IncastBytes)}}
+	for _, load := range ns3Loads {
+		rows = append(rows, row{percent(load), poisson(sizes, load, during)})
+	}
+	for _, c := range rows {
+		theirs, ours := x.inNS3(dir, c.flows, ns3Spines, 0), x.inOurs(c.flows)
 		packets, row := 0, fmt.Sprintf("| %s | %d", c.name, len(c.flows))
 		for _, f := range c.flows {
-			packets += (f.bytes + 1023) / 1024
+			packets += (f.bytes + ns3Payload - 1) / ns3Payload
 		}
 		var a, b []float64
 		for _, f := range c.flows {
@@ -138,8 +88,8 @@ core, one after the other, with what they need to start. The ratio of packets is
 		for i, of := range statistics(a) {
 			row += fmt.Sprintf(" | %.0f | %.0f | %.2f", of, statistics(b)[i], statistics(b)[i]/of)
 		}
-		for range 2 {
-			if a, b := x.inNS3(dir, c.flows, 4, 0), x.inOurs(c.flows); b.cpu.Seconds()/a.cpu.Seconds() > ours.cpu.Seconds()/theirs.cpu.Seconds() {
+		for range ns3Runs - 1 {
+			if a, b := x.inNS3(dir, c.flows, ns3Spines, 0), x.inOurs(c.flows); b.cpu.Seconds()/a.cpu.Seconds() > ours.cpu.Seconds()/theirs.cpu.Seconds() {
 				theirs.cpu, ours.cpu = a.cpu, b.cpu
 			}
 		}
@@ -154,43 +104,45 @@ core, one after the other, with what they need to start. The ratio of packets is
 // explain compares completion times with many choices of ways, and with none; then with marks at
 // departure, as in ns-3, and also with cables that make up for ns-3's shorter headers.
 func (x *experiment) explain(dir string, sizes []point) string {
-	const ofNS3, ofOurs = 1024 + 14 + 20 + 8 + 6, 1024 + 14 + 20 + 8 + 12 + 4 + 24 // bytes of a packet on a cable
 	set := func(name string, gbits float64) []string {
 		return []string{"--set", fmt.Sprintf("%s=%.4fG", name, gbits*ofOurs/ofNS3)}
 	}
-	text := `
+	const intro = `
 ## What explains the completion times
 
 Three things explain the means: luck with the ways, where a packet is marked, and what its headers take. The runs of the second table were
 made one at a time.
 
-- Ways. The hashes differ, and so do the flows that share a cable. With others the mean at 30 % was 376 to 470 µs in ns-3, and 397 to 545
-  in SoftRNIC. With one spine, whose cables have 400 Gbit/s, there is no choice. With four, the table has averages over eight hashes: of
-  other ports in ns-3, and of other seeds in SoftRNIC. The first table has one hash, and so luck too.
+- Ways. The hashes differ, and so do the flows that share a cable. With others the mean at {{.least}} was {{.theirs}} µs
+  in ns-3, and {{.ours}} in SoftRNIC. With one spine, whose cables have {{.uplinks}} Gbit/s, there is no choice. With {{.spines}}, the
+  table has averages over {{.hashes}} hashes: of other ports in ns-3, and of other seeds in SoftRNIC. The first table has one hash, and so
+  luck too.
 - Marks. ns-3 marks a packet that leaves a queue, by the queue that it leaves behind (SwitchNotifyDequeue). SoftRNIC does so if at_departure
-  is set, and otherwise marks one that comes. By that a sender learns of a queue of 400 kB 32 µs later, and gets marks of a queue that is
-  gone meanwhile.
-- Headers. A full packet takes 1072 bytes of a cable in ns-3, and 1106 in SoftRNIC, which has BTH, ICRC, preamble, FCS and the gap. The last
+  is set, and otherwise marks one that comes. By that a sender learns of a queue of {{.kmin}} kB {{.later}} µs later, and gets marks of a queue
+  that is gone meanwhile.
+- Headers. A full packet takes {{.theirBytes}} bytes of a cable in ns-3, and {{.ourBytes}} in SoftRNIC, which has BTH, ICRC, preamble, FCS and the gap. The last
   column has cables, and DCQCN's highest rate, that are faster by as much.
 
 | load | spines | | ns-3 | SoftRNIC | ratio | marks at departure | ratio | and faster cables | ratio |
 |---|---|---|---|---|---|---|---|---|---|
 `
-	curve := ""
-	for _, load := range []float64{0.3, 0.5} {
+	text, curve := "", ""
+	of := map[string]any{}
+	for _, load := range ns3Loads {
 		flows := poisson(sizes, load, during)
 		var curves [][]float64 // mean FCT by size: of ns-3 and SoftRNIC with one spine, and with four
-		for _, c := range []struct{ spines, hashes int }{{1, 1}, {4, 8}} {
-			uplinks := 400 / float64(c.spines)
+		for _, c := range []struct{ spines, hashes int }{{1, 1}, {ns3Spines, ns3Hashes}} {
+			uplinks := ns3Uplinks / float64(c.spines)
 			ways := []string{"--set", fmt.Sprint("topology.spines=", c.spines), "--set", fmt.Sprintf("topology.uplink_rate=%gG", uplinks)}
 			departure := append(slices.Clip(ways), "--set", "switch.ecn.at_departure=true")
-			faster := slices.Concat(departure, set("link.rate", 100), set("topology.uplink_rate", uplinks), set("rdma.dcqcn.rpg_max_rate", 100))
+			faster := slices.Concat(departure, set("link.rate", ns3Rate), set("topology.uplink_rate", uplinks), set("rdma.dcqcn.rpg_max_rate", ns3Rate))
 			marks := [][]string{ways, departure, faster}
 			if c.hashes > 1 {
 				marks = marks[:1]
 			}
 			all := make([][3]float64, 1+len(marks))
 			theirs, ours := make([]float64, len(sizeClasses)), make([]float64, len(sizeClasses))
+			means := make([][]float64, 2)
 			for i := range c.hashes {
 				runs := []ns3Run{x.inNS3(dir, flows, c.spines, i)}
 				for _, args := range marks {
@@ -203,14 +155,23 @@ made one at a time.
 					for _, f := range flows {
 						took = append(took, r.fct[f])
 					}
-					for j, v := range statistics(took) {
+					of := statistics(took)
+					for j, v := range of {
 						all[k][j] += v / float64(c.hashes)
+					}
+					if k < len(means) {
+						means[k] = append(means[k], of[0])
 					}
 				}
 			}
 			curves = append(curves, theirs, ours)
+			if c.hashes > 1 && load == ns3Loads[0] {
+				for k, name := range []string{"theirs", "ours"} {
+					of[name] = fmt.Sprintf("%.0f to %.0f", slices.Min(means[k]), slices.Max(means[k]))
+				}
+			}
 			for j, name := range []string{"mean", "median", "largest"} {
-				text += fmt.Sprintf("| %.0f %% | %d | %s, µs | %.0f", load*100, c.spines, name, all[0][j])
+				text += fmt.Sprintf("| %s | %d | %s, µs | %.0f", percent(load), c.spines, name, all[0][j])
 				for _, of := range all[1:] {
 					text += fmt.Sprintf(" | %.0f | %.2f", of[j], of[j]/all[0][j])
 				}
@@ -224,31 +185,31 @@ made one at a time.
 					n++
 				}
 			}
-			curve += fmt.Sprintf("| %.0f %% | %s | %d", load*100, most.name, n)
+			curve += fmt.Sprintf("| %s | %s | %d", percent(load), most.name, n)
 			for k := 0; k < len(curves); k += 2 {
 				curve += fmt.Sprintf(" | %.1f | %.1f | %.2f", curves[k][i], curves[k+1][i], curves[k+1][i]/curves[k][i])
 			}
 			curve += " |\n"
 		}
 	}
-	return text + `
-The same by the sizes of flows: means in µs, with one spine, marks at departure and faster cables, and with four spines, on average of
-eight hashes.
+	return inText(intro, of) + text + inText(`
+The same by the sizes of flows: means in µs, with one spine, marks at departure and faster cables, and with {{.spines}} spines, on average of
+{{.hashes}} hashes.
 
-| load | size | flows | one spine: ns-3 | SoftRNIC | ratio | four spines: ns-3 | SoftRNIC | ratio |
+| load | size | flows | one spine: ns-3 | SoftRNIC | ratio | {{.spines}} spines: ns-3 | SoftRNIC | ratio |
 |---|---|---|---|---|---|---|---|---|
-` + curve + `
-Other differences between the models matter little. Alpha: ns-3 updates it each µs, by whether a CNP came in it, and SoftRNIC when it
-handles a CNP, at most each 4 µs; ns-3 first decreases 4 µs after the first CNP, and SoftRNIC at once. Increases: ns-3's third one by
-timer and those after it are of 200 Mbit/s, and SoftRNIC's of 20, as hyper increase needs the byte counter too, which never expires here.
-With ns-3's rules of both in SoftRNIC, tried once with one spine, marks at departure and faster cables, the means were 1.00 and 1.03 times
-ns-3's. With these rules, marks at departure and four spines, the means over eight hashes were 426 and 505 µs, and the medians 27 and 47.
-The rest of the difference between the medians was not examined.
+{{.curve}}
+Other differences between the models matter little. Alpha: ns-3 updates it each {{.alphaEach}} µs, by whether a CNP came in it, and SoftRNIC
+when it handles a CNP, at most each {{.decreaseEach}} µs; ns-3 first decreases {{.decreaseEach}} µs after the first CNP, and SoftRNIC at
+once. Increases: ns-3's third one by timer and those after it are of {{.hai}} Mbit/s, and SoftRNIC's of {{.ai}}, as hyper increase needs the
+byte counter too, which never expires here. With ns-3's rules of both in SoftRNIC, tried once with one spine, marks at departure and faster
+cables, the means were {{.once.ratios}} times ns-3's. With these rules, marks at departure and {{.spines}} spines, the means over
+{{.hashes}} hashes were {{.once.means}} µs, and the medians {{.once.medians}}. The rest of the difference between the medians was not examined.
 
-No difference: windows (there are none), CNPs (of each marked packet in ns-3, each µs in SoftRNIC, for decreases each 4 µs), the target
-rate (both keep it if nothing increased since the last decrease), limits by RED, packets of 1024 bytes, and what is counted (from the start
-to the last acknowledgement). Slowdowns are not compared.
-`
+No difference: windows (there are none), CNPs (of each marked packet in ns-3, each {{.cnpsEach}} µs in SoftRNIC, for decreases each
+{{.decreaseEach}} µs), the target rate (both keep it if nothing increased since the last decrease), limits by RED, packets of {{.payload}}
+bytes, and what is counted (from the start to the last acknowledgement). Slowdowns are not compared.
+`, map[string]any{"curve": curve})
 }
 
 // sizeClasses are sizes of flows in bytes, each up to the next.
@@ -326,7 +287,7 @@ func poisson(sizes []point, load float64, during time.Duration) (flows []ns3Flow
 	for i := 1; i < len(sizes); i++ {
 		average += (sizes[i].bytes + sizes[i-1].bytes) / 2 * (sizes[i].share - sizes[i-1].share)
 	}
-	gap := average * 8 / (100e9 * load * ns3Hosts) // seconds
+	gap := average * 8 / (ns3Rate * 1e9 * load * ns3Hosts) // seconds
 	for at := random.ExpFloat64() * gap; at < during.Seconds(); at += random.ExpFloat64() * gap {
 		share, i := random.Float64(), 1
 		for sizes[i].share < share {
@@ -352,13 +313,15 @@ func (x *experiment) inNS3(dir string, flows []ns3Flow, spines, port int) ns3Run
 	for i := ns3Hosts; i < nodes; i++ {
 		topology += fmt.Sprint(i, " ")
 	}
-	cable := func(a, b, rate int) { topology += fmt.Sprintf("\n%d %d %dGbps 0.001ms 0", a, b, rate) }
+	cable := func(a, b, rate int) {
+		topology += fmt.Sprintf("\n%d %d %dGbps %gms 0", a, b, rate, ns3Delay.Seconds()*1000)
+	}
 	for i := range ns3Hosts {
-		cable(i, ns3Hosts+i/ns3HostsPerLeaf, 100)
+		cable(i, ns3Hosts+i/ns3HostsPerLeaf, ns3Rate)
 	}
 	for leaf := range ns3Leaves {
 		for spine := range spines {
-			cable(ns3Hosts+leaf, ns3Hosts+ns3Leaves+spine, 400/spines)
+			cable(ns3Hosts+leaf, ns3Hosts+ns3Leaves+spine, ns3Uplinks/spines)
 		}
 	}
 	list := fmt.Sprintln(len(flows))

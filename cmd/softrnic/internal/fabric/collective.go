@@ -1,8 +1,7 @@
 package fabric
 
-import "time"
-
 // all-reduce sends what the algorithms send. The bytes are a pattern, and no sums are computed.
+// What arrives at a host starts the next step there. The connections are opened before.
 
 // ring is a ring all-reduce: each host sends a share of the data to the next, and what it has
 // received in the step before, in 2(n-1) steps.
@@ -13,21 +12,37 @@ func (r *run) ring(load int, w *workload, hosts []int) error {
 	if err := r.opens(n); err != nil {
 		return err
 	}
-	r.rounds(w, n*steps, hosts[0], func(ended func()) {
+	first, err := r.plansKept(w.Rounds, steps, n)
+	if err != nil {
+		return err
+	}
+	flows, conns := make([]int, n), make([]*connection, n)
+	for i := range flows {
+		flows[i] = steps
+	}
+	to := func(i int) *flow { return &flow{load: load, from: hosts[i], to: hosts[(i+1)%n], bytes: share} }
+	var ended func(i int)
+	ended = r.rounds(w, hosts, flows, func() {
+		for i := range conns {
+			conns[i] = r.keep(to(i), steps)
+		}
+	}, func(round int) {
 		var send func(i, step int)
 		send = func(i, step int) {
-			f := &flow{load: load, from: hosts[i], to: hosts[(i+1)%n], bytes: share, done: ended, arrived: func() {
+			f := to(i)
+			f.done = func() { ended(i) }
+			f.arrived = func() {
 				if step+1 < steps {
 					send((i+1)%n, step+1)
 				}
-			}}
-			r.begin(f, true, steps)
+			}
+			r.send(conns[i], f, first+(round*steps+step)*n+i)
 		}
 		for i := range hosts {
 			send(i, 0)
 		}
 	})
-	return r.plans(n, steps, w.Rounds)
+	return nil
 }
 
 // tree is an all-reduce on a binary tree: sums go up to the first host, and the result down. The
@@ -38,57 +53,63 @@ func (r *run) tree(load int, w *workload, hosts []int) error {
 	if err := r.opens(2, n-1); err != nil {
 		return err
 	}
-	r.rounds(w, 2*(n-1)*w.Chunks, hosts[0], func(ended func()) {
-		send := func(from, to int, arrived func()) {
-			r.begin(&flow{load: load, from: hosts[from], to: hosts[to], bytes: share, done: ended, arrived: arrived}, true, w.Chunks)
+	first, err := r.plansKept(w.Rounds, w.Chunks, 2, n-1)
+	if err != nil {
+		return err
+	}
+	children := func(i int) int { return max(0, min(2, n-1-2*i)) }
+	flows := make([]int, n)
+	for i := range flows {
+		flows[i] = w.Chunks * (children(i) + min(i, 1))
+	}
+	// Those of each host but the first with its parent.
+	up, down := make([]*connection, n), make([]*connection, n)
+	between := func(from, to int) *flow { return &flow{load: load, from: hosts[from], to: hosts[to], bytes: share} }
+	var ended func(i int)
+	ended = r.rounds(w, hosts, flows, func() {
+		for i := n - 1; i > 0; i-- {
+			up[i] = r.keep(between(i, (i-1)/2), w.Chunks)
 		}
-		children := func(i int) int { return max(0, min(2, n-1-2*i)) }
-		var down func(i int)
-		down = func(i int) {
-			for c := 2*i + 1; c < 2*i+1+children(i); c++ {
-				send(i, c, func() { down(c) })
+		for i := 1; i < n; i++ {
+			down[i] = r.keep(between((i-1)/2, i), w.Chunks)
+		}
+	}, func(round int) {
+		for chunk := range w.Chunks {
+			number := first + (round*w.Chunks+chunk)*2*(n-1) - 1
+			send := func(c *connection, from, to, number int, arrived func()) {
+				f := between(from, to)
+				f.done, f.arrived = func() { ended(from) }, arrived
+				r.send(c, f, number)
 			}
-		}
-		for range w.Chunks {
-			missing := make([]int, n) // children whose sums have not arrived
-			var up func(i int)
-			up = func(i int) {
-				switch parent := (i - 1) / 2; {
-				case i == 0:
-					down(0)
-				default:
-					send(i, parent, func() {
-						if missing[parent]--; missing[parent] == 0 {
-							up(parent)
-						}
-					})
+			var sendDown func(i int)
+			sendDown = func(i int) {
+				for c := 2*i + 1; c < 2*i+1+children(i); c++ {
+					send(down[c], i, c, number+n-1+c, func() { sendDown(c) })
 				}
+			}
+			missing := make([]int, n) // children whose sums have not arrived
+			var sendUp func(i int)
+			sendUp = func(i int) {
+				parent := (i - 1) / 2
+				if i == 0 {
+					sendDown(0)
+					return
+				}
+				send(up[i], i, parent, number+i, func() {
+					if missing[parent]--; missing[parent] == 0 {
+						sendUp(parent)
+					}
+				})
 			}
 			for i := range hosts {
 				missing[i] = children(i)
 			}
 			for i := range hosts {
-				if missing[i] == 0 {
-					up(i)
+				if children(i) == 0 {
+					sendUp(i)
 				}
 			}
 		}
 	})
-	return r.plans(2, n-1, w.Chunks, w.Rounds)
-}
-
-// rounds runs a collective operation of so many flows w.Rounds times.
-func (r *run) rounds(w *workload, flows, host int, do func(ended func())) {
-	left, missing := w.Rounds, 0
-	var next func()
-	next = func() {
-		left--
-		missing = flows
-		do(func() {
-			if missing--; missing == 0 && left > 0 {
-				next()
-			}
-		})
-	}
-	r.at(time.Duration(w.Start), host, next)
+	return nil
 }

@@ -32,7 +32,7 @@ type Run struct {
 	Seed     *int64   `help:"Seed of all random numbers. The same seed gives the same packets at the same times."`
 	Until    *string  `placeholder:"TIME" help:"Virtual time at which the run ends, if flows are left. Default: 1s."`
 
-	Workers  int           `placeholder:"N" help:"Processors to use, for workloads whose flows do not start others. The results do not depend on it. Default: all with 64 hosts or more, else one."`
+	Workers  int           `placeholder:"N" help:"Processors to use. The results do not depend on it. Default: all with 64 hosts or more, else one."`
 	Interval time.Duration `default:"10us" placeholder:"TIME" help:"Virtual time between samples. It doubles when there are more than a million. Default: 10us."`
 	FCT      string        `name:"fct" type:"path" placeholder:"FILE" help:"Write each flow's completion time and slowdown to this file, as CSV."`
 	Queues   string        `type:"path" placeholder:"FILE" help:"Write the ports' queues and bytes over time to this file, as CSV: those that have changed."`

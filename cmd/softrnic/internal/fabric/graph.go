@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"math/bits"
+	"time"
 
 	network "github.com/softrnic/softrnic/link/fabric"
 )
@@ -39,6 +40,21 @@ func newGraph(ports []*network.Port) *graph {
 		}
 	}
 	return g
+}
+
+// shortest returns the shortest delay of a cable between switches, or 0 if there is none.
+func (g *graph) shortest() (delay time.Duration) {
+	for _, cables := range g.cables {
+		for _, c := range cables {
+			if d := c.port.Delay(); delay == 0 || d < delay {
+				delay = d
+			}
+			if delay == 0 {
+				return 0
+			}
+		}
+	}
+	return delay
 }
 
 // distances writes the number of cables from each switch to one; -1 means that there is no way.

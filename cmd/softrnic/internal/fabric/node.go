@@ -100,10 +100,9 @@ type lane struct {
 	sge      [1]verbs.SGE
 	next     uint64 // number of the next message
 
-	parts    []*part   // not all posted
-	posted   []message // not completed
-	arriving []*flow   // with immediates that have not arrived
-	dead     verbs.WCStatus
+	parts  []*part   // not all posted
+	posted []message // not completed
+	dead   verbs.WCStatus
 
 	handling, closing bool // completions; it is closed afterwards
 }
@@ -122,8 +121,13 @@ type message struct {
 	last   bool
 }
 
-// connect makes a connection. receives is the number of immediates that a lane has at a time.
-func (r *run) connect(from, to *node, read bool, receives int, most int64) (*connection, error) {
+// connect makes a connection for a flow. receives is the number of immediates that a lane has at a
+// time, and most the number of bytes.
+func (r *run) connect(f *flow, receives int, most int64) (*connection, error) {
+	from, to := r.nodes[f.from], r.nodes[f.to]
+	if f.read {
+		from, to = to, from
+	}
 	c := &connection{r: r, from: from, to: to}
 	if r.opened += 2 * r.cfg.RDMA.QPs; r.opened > maxOpen {
 		all := r.lingering()
@@ -132,15 +136,15 @@ func (r *run) connect(from, to *node, read bool, receives int, most int64) (*con
 		}
 	}
 	if r.opened > maxOpen {
-		return nil, fmt.Errorf("there are more than %d QPs at a time", maxOpen)
+		return nil, fmt.Errorf("workload[%d]: there are more than %d QPs at a time", f.load, maxOpen)
 	}
 	for range r.cfg.RDMA.QPs {
 		l := &lane{r: r, from: from, to: to, depth: r.depth}
 		if per := (most + int64(r.cfg.RDMA.Message) - 1) / int64(r.cfg.RDMA.Message); per < int64(l.depth) {
 			l.depth = int(per)
 		}
-		if err := l.open(read, receives); err != nil {
-			return nil, fmt.Errorf("a connection of %s with %s: %w", from.h.Name(), to.h.Name(), err)
+		if err := l.open(f.read, receives); err != nil {
+			return nil, fmt.Errorf("workload[%d]: a connection of %s with %s: %w", f.load, from.h.Name(), to.h.Name(), err)
 		}
 		c.lanes = append(c.lanes, l)
 	}
@@ -170,6 +174,11 @@ func (l *lane) open(read bool, receives int) (err error) {
 	}
 	if err := l.r.connectQP(l.y, l.to, l.from, l.x.Num(), answers, first); err != nil {
 		return err
+	}
+	for range receives {
+		if err := l.y.PostRecv(&verbs.RecvWR{}); err != nil {
+			return err
+		}
 	}
 	local, remote, receiver := l.from.pattern, l.to.sink, l.to
 	l.wr = verbs.SendWR{Opcode: verbs.RDMAWrite, Flags: verbs.SendSignaled}
@@ -237,6 +246,27 @@ func (r *run) connectQP(qp *verbs.QP, of, to *node, number, sends, receives uint
 		}
 	}
 	return nil
+}
+
+// add divides a flow among the lanes, which post sends. It returns false if one is dead: then the
+// flow has failed.
+func (c *connection) add(f *flow) bool {
+	for i, bytes := range c.r.shares(f.bytes) {
+		l := c.lanes[i]
+		switch {
+		case bytes == 0:
+			continue
+		case l.dead != 0:
+			c.r.failed(f, l.dead)
+			return false
+		}
+		f.parts++
+		if l.arrivals != nil {
+			f.arrivals++
+		}
+		l.parts = append(l.parts, &part{f, bytes})
+	}
+	return true
 }
 
 // post starts to send what the connection has.
@@ -320,8 +350,7 @@ func (l *lane) post() {
 			wr.RemoteAddr += slot
 		}
 		if m.last && l.arrivals != nil {
-			wr.Opcode = verbs.RDMAWriteWithImm
-			l.arriving = append(l.arriving, p.flow)
+			wr.Opcode, wr.ImmData = verbs.RDMAWriteWithImm, uint32(p.flow.number)
 		}
 		l.sge[0] = sge
 		wr.SGList = l.sge[:]
@@ -340,7 +369,7 @@ func (l *lane) post() {
 const spread = 1 << 12
 
 func offset(f *flow, number uint64) uint64 {
-	return (uint64(f.id)*2654435761 + number*40503) % spread
+	return (uint64(f.number)*2654435761 + number*40503) % spread
 }
 
 // onEvent handles completions of the requester.
@@ -370,12 +399,12 @@ func (l *lane) onEvent() {
 	l.post()
 }
 
-// onArrival handles completions of the responder: immediates.
+// onArrival handles completions of the responder: immediates, which say what has arrived.
 func (l *lane) onArrival() {
 	events(l.r, l.arrived, func(wc *verbs.WC) {
 		if wc.Status == verbs.WCSuccess {
-			f := l.arriving[0]
-			l.arriving = l.arriving[1:]
+			l.r.check(l.y.PostRecv(&verbs.RecvWR{}))
+			f := l.r.numbered(int(wc.ImmData))
 			if f.arrivals--; f.arrivals == 0 {
 				f.arrived()
 			}

@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -27,12 +28,14 @@ type run struct {
 	err    error
 	errAt  time.Duration
 
-	flows    []*flow    // in the order of their start
+	single   []*flow    // with a connection each, in the order in which these were opened
+	kept     []*flow    // of connections that several flows use, by their number; nil until they begin
+	flows    []*flow    // at the end: all that have begun, in the order of their start
 	upcoming []upcoming // those that start at times known from the beginning, and are not opened
 	planned  int        // flows of all workloads
 	ended    atomic.Int64
-	pairs    map[pair]*connection
-	opened   int // QPs
+	opened   int           // QPs
+	apart    time.Duration // see Host.Alone: one host's news for all others take so long at least
 	holds    *holds
 	graph    *graph
 	digest   string // at the end of the last flow
@@ -41,14 +44,18 @@ type run struct {
 	wall   time.Duration
 }
 
-// flow is data that goes from one host to another.
+// flow is data that goes from one host to another. Its requester has it, except that arrivals and
+// arrived are the receiver's once the flow has begun.
 type flow struct {
-	id       int
+	number   int // the same whatever hosts run at the same time; that of kept flows is maxFlows or more
+	id       int // its index in run.flows
 	load     int // index of its workload
 	from, to int
 	bytes    int64
 	read     bool
 
+	begun      bool
+	place      time.Duration // among other flows: its start, or if that is known before, when it was opened
 	start, end time.Duration
 	acked      int64
 	recent     int64 // of acked, since the last sample
@@ -56,19 +63,13 @@ type flow struct {
 	arrivals   int   // immediates that have not arrived
 	arrived    func()
 	done       func()
-	conn       *connection // of this flow only, or nil
+	conn       *connection // of a single flow
 	status     verbs.WCStatus
 	corrupt    bool
 }
 
 // finished says whether all is acknowledged.
 func (f *flow) finished() bool { return f.end > 0 && f.status == verbs.WCSuccess }
-
-// pair names a connection that several flows use.
-type pair struct {
-	load, from, to int
-	read           bool
-}
 
 // outstanding is the least number of bytes that a lane has posted: twice the default window.
 const outstanding = 1 << 20
@@ -81,7 +82,7 @@ const manyHosts = 64
 // newRun makes the network and the nodes. The caller closes it. Without a number of workers it uses
 // all processors for many hosts.
 func newRun(cfg *config, verify bool, interval time.Duration, workers int) (*run, error) {
-	r := &run{cfg: cfg, verify: verify, pairs: map[pair]*connection{}, series: series{interval: interval}, holds: newHolds()}
+	r := &run{cfg: cfg, verify: verify, series: series{interval: interval}, holds: newHolds()}
 	var err error
 	if r.net, err = cfg.fabric(); err != nil {
 		return nil, err
@@ -89,7 +90,7 @@ func newRun(cfg *config, verify bool, interval time.Duration, workers int) (*run
 	if workers == 0 && len(r.net.Topology.Hosts) >= manyHosts {
 		workers = min(runtime.GOMAXPROCS(0), network.MaxWorkers)
 	}
-	if workers > 1 && cfg.independent() {
+	if workers > 1 {
 		r.net.Workers = workers
 	}
 	device, err := cfg.device()
@@ -107,6 +108,9 @@ func newRun(cfg *config, verify bool, interval time.Duration, workers int) (*run
 	}
 	r.ports = r.f.Ports()
 	r.graph = newGraph(r.ports[len(r.f.Hosts()):])
+	if r.apart = r.graph.shortest(); r.apart > lingering {
+		r.apart = 0
+	}
 	r.depth = int(max(4, min(64, max(outstanding, 2*cfg.RDMA.Window)/cfg.RDMA.Message)))
 	pattern := make([]byte, cfg.RDMA.Message+spread)
 	rand.NewChaCha8([32]byte{}).Read(pattern) // it does not fail
@@ -128,21 +132,6 @@ func newRun(cfg *config, verify bool, interval time.Duration, workers int) (*run
 		return nil, err
 	}
 	return r, nil
-}
-
-// independent says whether flows begin at times that are known before, so that the hosts can run at
-// the same time. In other workloads the end of a flow starts another one, at another host, in no
-// time.
-func (c *config) independent() bool {
-	return !slices.ContainsFunc(c.Workloads, func(w workload) bool {
-		switch w.Kind {
-		case "poisson", "trace":
-			return false
-		case "incast", "permutation", "all-to-all":
-			return w.Rounds > 1
-		}
-		return true
-	})
 }
 
 func (r *run) close() {
@@ -198,58 +187,64 @@ func (r *run) random(load, part int) *rand.Rand {
 	return rand.New(rand.NewPCG(uint64(r.cfg.Seed), uint64(load)<<32|uint64(part)))
 }
 
-// begin starts a flow, as open does, at once.
-func (r *run) begin(f *flow, keep bool, receives int) {
-	if c := r.open(f, r.f.Now(), keep, receives); c != nil {
+// open opens a connection for a single flow, when no host runs. Without one the run fails.
+func (r *run) open(f *flow) *connection {
+	f.number = len(r.single)
+	r.single = append(r.single, f)
+	c, err := r.connect(f, 0, f.bytes)
+	if err != nil {
+		r.check(err)
+		return nil
+	}
+	f.conn = c
+	c.add(f)
+	return c
+}
+
+// keep opens a connection for flows like f, of which so many may be on their way at a time. When
+// the receiver has a flow, it calls arrived if receives is not 0. Only the requester and the
+// receiver use the connection.
+func (r *run) keep(f *flow, receives int) *connection {
+	c, err := r.connect(f, receives, 1<<62)
+	r.check(err)
+	return c
+}
+
+// send starts a flow with a number on a connection that is kept. The requester calls it.
+func (r *run) send(c *connection, f *flow, number int) {
+	f.number = number
+	r.kept[number-maxFlows] = f
+	now := c.from.h.Now()
+	f.begin(now, now)
+	if c.add(f) {
 		c.post()
 	}
 }
 
-// open opens a flow, which is to start at a time: then post is called. With receives, its
-// connection remains for the next flow of the pair, and arrived is called when the receiver has
-// all: it gets as many immediates at a time at most. Without a connection the flow has failed.
-func (r *run) open(f *flow, start time.Duration, keep bool, receives int) *connection {
-	f.id, f.start = len(r.flows), start
-	r.flows = append(r.flows, f)
-	from, to := r.nodes[f.from], r.nodes[f.to]
-	if f.read {
-		from, to = to, from
+// begin notes the start of a flow.
+func (f *flow) begin(start, place time.Duration) { f.begun, f.start, f.place = true, start, place }
+
+// order lists the flows in the order of their start when all is over. Those that start at the same
+// time have the order of their numbers.
+func (r *run) order() {
+	r.flows = slices.DeleteFunc(slices.Concat(r.single, r.kept), func(f *flow) bool { return f == nil || !f.begun })
+	slices.SortStableFunc(r.flows, func(a, b *flow) int { return cmp.Compare(a.place, b.place) })
+	for i, f := range r.flows {
+		f.id = i
 	}
-	key := pair{f.load, f.from, f.to, f.read}
-	c := r.pairs[key]
-	if c == nil || !keep {
-		var err error
-		most := f.bytes
-		if keep {
-			most = 1 << 62
-		}
-		if c, err = r.connect(from, to, f.read, receives, most); err != nil {
-			r.check(fmt.Errorf("workload[%d]: %w", f.load, err))
-			return nil
-		}
-		if keep {
-			r.pairs[key] = c
-		} else {
-			f.conn = c
-		}
+	rates := r.series.rates
+	for i := range rates {
+		rates[i].id = int32(r.numbered(int(rates[i].id)).id)
 	}
-	for i, bytes := range r.shares(f.bytes) {
-		l := c.lanes[i]
-		switch {
-		case bytes == 0:
-			continue
-		case l.dead != 0:
-			r.failed(f, l.dead)
-			return nil
-		}
-		f.parts++
-		if receives > 0 {
-			f.arrivals++
-			r.check(l.y.PostRecv(&verbs.RecvWR{}))
-		}
-		l.parts = append(l.parts, &part{f, bytes})
+	slices.SortFunc(rates, func(a, b sample) int { return cmp.Or(cmp.Compare(a.bin, b.bin), cmp.Compare(a.id, b.id)) })
+}
+
+// numbered returns the flow with a number.
+func (r *run) numbered(n int) *flow {
+	if n < maxFlows {
+		return r.single[n]
 	}
-	return c
+	return r.kept[n-maxFlows]
 }
 
 // shares divides the bytes of a flow among QPs.
@@ -336,6 +331,7 @@ func (r *run) advance(ctx context.Context, progress func()) error {
 	if r.digest = r.f.Marked(); r.digest == "" || r.left() {
 		r.digest = r.f.Digest()
 	}
+	r.order()
 	r.wall = time.Since(began)
 	if r.err == nil && r.left() && r.f.Now() < until {
 		return ctx.Err()

@@ -20,7 +20,7 @@ type series struct {
 // and whose queue is as it was, and of a flow that has nothing.
 type sample struct {
 	bin    int64 // number of the interval
-	id     int32
+	id     int32 // of a flow, its number until run.order
 	queued int64 // bytes at its end, or the most of those of joined intervals
 	after  int64 // bytes at its end
 	bytes  int64 // sent, or acknowledged
@@ -51,7 +51,7 @@ func (r *run) sample() {
 	first := len(s.rates)
 	for i, flows := range s.moved {
 		for _, f := range flows {
-			s.rates = append(s.rates, sample{bin: bin, id: int32(f.id), bytes: f.recent})
+			s.rates = append(s.rates, sample{bin: bin, id: int32(f.number), bytes: f.recent})
 			f.recent = 0
 		}
 		s.moved[i] = flows[:0]

@@ -37,7 +37,8 @@ func (r *run) openUpcoming() {
 		for len(r.upcoming) > 0 && r.upcoming[0].at < begins+ahead {
 			a := r.upcoming[0]
 			r.upcoming = r.upcoming[1:]
-			if c := r.open(a.flow, a.at, false, 0); c != nil {
+			a.flow.begin(a.at, r.f.Now())
+			if c := r.open(a.flow); c != nil {
 				c.from.h.Clock().AfterFunc(a.at-r.f.Now(), c.post)
 			}
 		}

@@ -110,6 +110,16 @@ func (r *run) plans(factors ...int) error {
 	return nil
 }
 
+// plansKept is plans for flows of connections that are kept. It returns the number of the first.
+func (r *run) plansKept(factors ...int) (first int, err error) {
+	before := r.planned
+	if err = r.plans(factors...); err == nil {
+		first = maxFlows + len(r.kept)
+		r.kept = append(r.kept, make([]*flow, r.planned-before)...)
+	}
+	return first, err
+}
+
 // opens checks the number of pairs of hosts that have QPs at a time.
 func (r *run) opens(factors ...int) error {
 	n := 2 * r.cfg.RDMA.QPs
@@ -119,20 +129,6 @@ func (r *run) opens(factors ...int) error {
 		}
 	}
 	return nil
-}
-
-// repeated starts a flow, and when it is done the next, w.Rounds in all.
-func (r *run) repeated(load int, w *workload, start time.Duration, from, to int) {
-	var next func()
-	left := w.Rounds
-	next = func() {
-		f := &flow{load: load, from: from, to: to, bytes: int64(w.Size)}
-		if left--; left > 0 {
-			f.done = next
-		}
-		r.begin(f, false, 0)
-	}
-	r.at(start, from, next)
 }
 
 // incast has many senders and one receiver.
@@ -151,7 +147,7 @@ func (r *run) incast(load int, w *workload, _ []int) error {
 	case slices.Contains(senders, w.Receiver):
 		return fmt.Errorf("senders: host %d is the receiver", w.Receiver)
 	}
-	if err := r.opens(len(senders)); err != nil {
+	if err := r.opens(len(senders), r.each(w)); err != nil {
 		return err
 	}
 	for i, from := range senders {
@@ -174,7 +170,7 @@ func (r *run) permutation(load int, w *workload, hosts []int) error {
 			to[i], to[k] = to[k], to[i]
 		}
 	}
-	if err := r.opens(len(hosts)); err != nil {
+	if err := r.opens(len(hosts), r.each(w)); err != nil {
 		return err
 	}
 	for i, from := range hosts {
@@ -185,7 +181,7 @@ func (r *run) permutation(load int, w *workload, hosts []int) error {
 
 // allToAll has each host send to all others at once.
 func (r *run) allToAll(load int, w *workload, hosts []int) error {
-	if err := r.opens(len(hosts), len(hosts)-1); err != nil {
+	if err := r.opens(len(hosts), len(hosts)-1, r.each(w)); err != nil {
 		return err
 	}
 	if err := r.plans(len(hosts), len(hosts)-1, w.Rounds); err != nil {
@@ -225,18 +221,35 @@ func (r *run) storage(load int, w *workload, _ []int) error {
 	if err := r.opens(len(clients), min(len(servers), w.Reads)); err != nil {
 		return err
 	}
-	for i, c := range clients {
-		random, left := r.random(load, i), w.Reads
-		var next func()
-		next = func() {
-			if left > 0 {
-				left--
-				r.begin(&flow{load: load, from: servers[random.IntN(len(servers))], to: c, bytes: int64(w.Size), read: true, done: next}, true, 0)
-			}
-		}
-		for range min(w.Depth, w.Reads) {
-			r.at(time.Duration(w.Start), c, next)
-		}
+	first, err := r.plansKept(len(clients), w.Reads)
+	if err != nil {
+		return err
 	}
-	return r.plans(len(clients), w.Reads)
+	for i, c := range clients {
+		number := first + i*w.Reads
+		end := number + w.Reads
+		r.at(time.Duration(w.Start), c, func() {
+			// The servers are known before, and so are the connections.
+			conns := map[int]*connection{}
+			random := r.random(load, i)
+			for range w.Reads {
+				if s := servers[random.IntN(len(servers))]; conns[s] == nil {
+					conns[s] = r.keep(&flow{load: load, from: s, to: c, read: true}, 0)
+				}
+			}
+			random = r.random(load, i)
+			var next func()
+			next = func() {
+				if number < end {
+					s := servers[random.IntN(len(servers))]
+					number++
+					r.send(conns[s], &flow{load: load, from: s, to: c, bytes: int64(w.Size), read: true, done: next}, number-1)
+				}
+			}
+			for range min(w.Depth, w.Reads) {
+				next()
+			}
+		})
+	}
+	return nil
 }
