@@ -67,7 +67,10 @@ func (r *run) tree(load int, w *workload, hosts []int) error {
 	between := func(from, to int) *flow { return &flow{load: load, from: hosts[from], to: hosts[to], bytes: share} }
 	var ended func(i int)
 	ended = r.rounds(w, hosts, flows, func() {
-		for i := n - 1; i > 0; i-- {
+		for i := n / 2; i < n; i++ { // these have no children, and begin
+			up[i] = r.keep(between(i, (i-1)/2), w.Chunks)
+		}
+		for i := n/2 - 1; i > 0; i-- {
 			up[i] = r.keep(between(i, (i-1)/2), w.Chunks)
 		}
 		for i := 1; i < n; i++ {
