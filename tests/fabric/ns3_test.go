@@ -89,7 +89,8 @@ core, one after the other, with what they need to start. The ratio of packets is
 			row += fmt.Sprintf(" | %.0f | %.0f | %.2f", of, statistics(b)[i], statistics(b)[i]/of)
 		}
 		for range ns3Runs - 1 {
-			if a, b := x.inNS3(dir, c.flows, ns3Spines, 0), x.inOurs(c.flows); b.cpu.Seconds()/a.cpu.Seconds() > ours.cpu.Seconds()/theirs.cpu.Seconds() {
+			a, b := x.inNS3(dir, c.flows, ns3Spines, 0), x.inOurs(c.flows)
+			if b.cpu.Seconds()/a.cpu.Seconds() > ours.cpu.Seconds()/theirs.cpu.Seconds() {
 				theirs.cpu, ours.cpu = a.cpu, b.cpu
 			}
 		}
@@ -135,7 +136,8 @@ made one at a time.
 			uplinks := ns3Uplinks / float64(c.spines)
 			ways := []string{"--set", fmt.Sprint("topology.spines=", c.spines), "--set", fmt.Sprintf("topology.uplink_rate=%gG", uplinks)}
 			departure := append(slices.Clip(ways), "--set", "switch.ecn.at_departure=true")
-			faster := slices.Concat(departure, set("link.rate", ns3Rate), set("topology.uplink_rate", uplinks), set("rdma.dcqcn.rpg_max_rate", ns3Rate))
+			faster := slices.Concat(departure, set("link.rate", ns3Rate), set("topology.uplink_rate", uplinks),
+				set("rdma.dcqcn.rpg_max_rate", ns3Rate))
 			marks := [][]string{ways, departure, faster}
 			if c.hashes > 1 {
 				marks = marks[:1]
@@ -204,7 +206,7 @@ when it handles a CNP, at most each {{.decreaseEach}} µs; ns-3 first decreases 
 once. Increases: ns-3's third one by timer and those after it are of {{.hai}} Mbit/s, and SoftRNIC's of {{.ai}}, as hyper increase needs the
 byte counter too, which never expires here. With ns-3's rules of both in SoftRNIC, tried once with one spine, marks at departure and faster
 cables, the means were {{.once.ratios}} times ns-3's. With these rules, marks at departure and {{.spines}} spines, the means over
-{{.hashes}} hashes were {{.once.means}} µs, and the medians {{.once.medians}}. The rest of the difference between the medians was not examined.
+{{.once.hashes}} hashes were {{.once.means}} µs, and the medians {{.once.medians}}. The rest of the difference between the medians was not examined.
 
 No difference: windows (there are none), CNPs (of each marked packet in ns-3, each {{.cnpsEach}} µs in SoftRNIC, for decreases each
 {{.decreaseEach}} µs), the target rate (both keep it if nothing increased since the last decrease), limits by RED, packets of {{.payload}}

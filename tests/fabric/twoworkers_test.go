@@ -24,6 +24,7 @@ func TestTwoWorkers(t *testing.T) {
 		{"leaf-spine:leaves=16,hosts=16,spines=16", "permutation:size=4MB,shift=67"},
 		{"fat-tree:k=8", "poisson:load=0.5,duration=1ms,sizes=../../cmd/softrnic/internal/fabric/testdata/sizes.csv"},
 		{"fat-tree:k=16", "permutation:size=1MB,shift=67"},
+		{"fat-tree:k=8", "all-reduce-ring:size=32MB"},
 	} {
 		var real, processors [2]time.Duration
 		digest := ""
