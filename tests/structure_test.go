@@ -95,7 +95,7 @@ func (s *source) file(pos token.Pos) string { return filepath.Base(s.fset.Positi
 // it.
 var fileOrder = map[string][]string{
 	"verbs": {
-		"injection.go", "provider_qp.go", "post.go", "ah.go", "mcast.go", "snapshot.go", "flush.go", "watch.go",
+		"injection.go", "provider_qp.go", "sink.go", "post.go", "recvring.go", "ah.go", "mcast.go", "snapshot.go", "flush.go", "watch.go",
 		"provider_objects.go", "deviceex.go", "cqmoderate.go", "regfile_unix.go", "regfile_other.go", "qpmodify.go", "grh.go",
 		"poller.go", "flow.go", "cqwait.go", "rereg.go", "mw.go", "mr.go", "resources.go", "xrc.go",
 		"qp.go", "staging.go", "complete.go", "placing.go", "jobqueue.go", "backend.go",

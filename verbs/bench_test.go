@@ -37,6 +37,12 @@ func fastPaths(t testing.TB) map[string]func() {
 			ok(r.qp.PostSend(&verbs.SendWR{WRID: 1, Opcode: verbs.Send, SGList: list, Flags: verbs.SendSignaled}))
 			poll(1)
 		},
+		"PostSendAndPoll": func() {
+			n, err := r.qp.PostSendAndPoll(&verbs.SendWR{WRID: 1, Opcode: verbs.Send, SGList: list, Flags: verbs.SendSignaled}, wcs)
+			if ok(err); n != 1 {
+				t.Fatalf("%d completions, want 1", n)
+			}
+		},
 		"PostSendInline": func() {
 			ok(r.qp.PostSend(&verbs.SendWR{Opcode: verbs.Send, SGList: list[2:], Flags: verbs.SendInline}))
 		},

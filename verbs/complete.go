@@ -13,7 +13,11 @@ func (qp *QP) completeSend(status WCStatus, byteLen uint32) {
 	}
 	if status != WCSuccess || qp.init.SQSigAll || wr.Flags&SendSignaled != 0 {
 		wc := WC{WRID: wr.WRID, Status: status, Opcode: wr.Opcode.completion(), ByteLen: byteLen, QPNum: qp.num}
-		qp.push(qp.init.SendCQ, &wc, false)
+		if qp.sinks() {
+			qp.extra.sink.take(&wc)
+		} else {
+			qp.push(qp.init.SendCQ, &wc, false)
+		}
 	}
 	qp.sq.pop()
 }
@@ -43,14 +47,19 @@ func (qp *QP) observeSend(wr *SendWR, status WCStatus, byteLen uint32) (isHeld b
 }
 
 func (qp *QP) currentRecv() *RecvWR {
-	if qp.rq.len() == 0 && qp.srq != nil {
-		qp.srq.take(&qp.rq)
-		if qp.observed&faulted != 0 && qp.rq.len() > 0 {
-			qp.injectRecv(qp.rq.at(0))
-		}
-	}
 	if qp.rq.len() == 0 {
-		return nil
+		switch {
+		case qp.ring() != nil:
+			qp.takeRing()
+		case qp.srq != nil:
+			qp.srq.take(&qp.rq)
+			if qp.observed&faulted != 0 && qp.rq.len() > 0 {
+				qp.injectRecv(qp.rq.at(0))
+			}
+		}
+		if qp.rq.len() == 0 {
+			return nil
+		}
 	}
 	return qp.rq.at(0)
 }
@@ -67,6 +76,9 @@ func (qp *QP) completeRecv(wc *WC, solicited bool) {
 	}
 	isHeld := qp.observed != 0 && qp.observeRecv(wr, cq, wc, solicited)
 	qp.rq.pop()
+	if r := qp.ring(); r != nil {
+		r.complete(1)
+	}
 	if !isHeld {
 		qp.push(cq, wc, solicited)
 	}
@@ -220,6 +232,7 @@ func (qp *QP) fail() {
 func (qp *QP) enterErr() {
 	first := qp.state != StateErr
 	qp.state = StateErr
+	qp.openRing() // before the flush, which then finds what is in the ring
 	qp.flush()
 	switch {
 	case !first || qp.init.SRQ == nil:
@@ -249,6 +262,7 @@ func (qp *QP) flushSends() {
 // flush completes all posted requests with WCWRFlushErr, each queue in order.
 func (qp *QP) flush() {
 	qp.flushSends()
+	qp.takeRing()
 	for qp.rq.len() > 0 {
 		qp.completeRecv(&WC{Status: WCWRFlushErr, Opcode: WCRecv}, false)
 	}

@@ -22,6 +22,7 @@ func Inject(d *Device, i Injector) (*Injection, error) {
 		for qp := range pd.qps {
 			qp.lock()
 			qp.observed |= faulted
+			qp.openRing()
 			qp.mu.Unlock()
 		}
 		pd.qpsMu.Unlock()

@@ -119,6 +119,14 @@ func (qp *QP) PostRecv(wrs ...*RecvWR) error {
 		qp.lockSlow()
 	}
 	defer qp.unlock()
+	if qp.ring() != nil {
+		return qp.postBesideRing(wrs)
+	}
+	return qp.postRecvs(wrs)
+}
+
+// postRecvs is PostRecv for a locked QP.
+func (qp *QP) postRecvs(wrs []*RecvWR) error {
 	if qp.closed || qp.state == StateReset {
 		return qp.rejectPost("post receive to", "INIT", len(wrs))
 	}
@@ -139,9 +147,9 @@ func (qp *QP) PostRecv(wrs ...*RecvWR) error {
 		}
 	}
 	switch {
-	case len(wrs) == 0:
 	case qp.state == StateErr:
 		qp.flush()
+	case len(wrs) == 0:
 	default:
 		qp.prov.PostRecv()
 	}

@@ -72,6 +72,10 @@ func (mr *RegisteredMR) BeginAccess() (mayFault bool) {
 	return true
 }
 
+// MayFault reports whether an access to the region's memory may fault. It is for a provider that
+// has just called BeginAccess of another region, whose memory may fault too, for the same message.
+func (mr *RegisteredMR) MayFault() bool { return mr.kind == mrMapped || mr.kind == mrFile }
+
 // Contains reports whether the region has the n bytes at addr.
 func (mr *RegisteredMR) Contains(addr, n uint64) bool {
 	_, ok := (*MR)(mr).Bytes(addr, n)

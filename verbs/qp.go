@@ -73,6 +73,8 @@ type qpExtra struct {
 	attached   []*CompCntr               // one for each call of AttachCompCntr
 	placing    *placing
 	staging    *sendStaging
+	ring       *recvRing // or nil
+	sink       sink
 }
 
 // qpInit is a smaller QPInitAttr, because a program may have a great many QPs.
@@ -388,6 +390,7 @@ func (qp *QP) destroy() error {
 	qp.endPlacing()
 	qp.endStaging()
 	qp.closed = true
+	qp.endRing()
 	qp.inlineMR = nil
 	qp.unlock()
 	return nil

@@ -83,7 +83,9 @@ func (qp *QP) modify(attr *QPAttr, mask QPAttrMask) error {
 		qp.enterErr()
 		return nil
 	}
-	switch qp.state = to; to {
+	qp.state = to
+	qp.openRing()
+	switch to {
 	case StateReset:
 		qp.endPlacing()
 		qp.endStaging()
@@ -91,7 +93,7 @@ func (qp *QP) modify(attr *QPAttr, mask QPAttrMask) error {
 		if qp.observed&measured != 0 {
 			qp.extra.latency.ahead = -1
 		}
-		qp.rq.reset()
+		qp.dropRecvs()
 		qp.attr = QPAttr{}
 		qp.inlineMR = nil
 		qp.draining = false

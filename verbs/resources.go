@@ -58,6 +58,7 @@ func (qp *QP) Stats() (QPStats, error) {
 	if err := qp.alive("query the statistics of"); err != nil {
 		return QPStats{}, err
 	}
+	qp.takeRing()
 	s := QPStats{
 		State: qp.state, PortNum: qp.attr.PortNum, DestQPNum: qp.attr.DestQPNum, Peer: qp.prov.Peer(),
 		Sends: qp.posted(), Recvs: qp.rq.len(), Counters: qp.prov.Counters(),

@@ -174,6 +174,11 @@ struct qp {
 	struct ibv_context *made_by;
 	unsigned int empty_posts; // consecutive posts that returned no completions, modulo posts_per_take
 	pthread_mutex_t list; // held between wr_start and wr_complete
+	// Receive requests are posted in the ring, if its size is not 0; see recvring.c.
+	struct sr_recv_ring recvs;
+	pthread_mutex_t recvs_lock; // guards the fields below, and is held in calls of post_recv
+	uint32_t recvs_next;        // the slot of the next request
+	uint32_t recvs_posted;      // requests posted, in the ring or by calls
 	int n, room, error;   // requests in wrs and room for them; the first error since wr_start
 	struct ibv_send_wr *wrs;
 	struct ibv_sge *sges; // max_send_sge for each request
@@ -326,6 +331,19 @@ int64_t spin_time(const struct channel_idle *ch);
 void channel_slept(struct channel_idle *ch, int64_t ns);
 
 int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
+// SET_BAD sets *bad to the first request that was not posted. Send and receive requests both have
+// the field next.
+#define SET_BAD(wr, done, bad) \
+	do { \
+		while (done-- > 0) \
+			wr = wr->next; \
+		*bad = wr; \
+	} while (0)
+
+// make_recv_ring gives a new QP a ring of receive requests if it can have one. It returns 0 or an
+// errno.
+int make_recv_ring(struct qp *q);
+void free_recv_ring(struct qp *q);
 int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 struct ibv_cq_ex *create_cq_ex(struct ibv_context *c, struct ibv_cq_init_attr_ex *attr);

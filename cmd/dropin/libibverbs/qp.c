@@ -24,6 +24,7 @@ static void free_qp(struct qp *q)
 	free(q->wrs);
 	free(q->sges);
 	free(q->inline_data);
+	free_recv_ring(q);
 	q->wrs = NULL;
 	q->sges = NULL;
 	q->inline_data = NULL;
@@ -72,8 +73,11 @@ static struct ibv_qp *create_qp(struct ibv_context *c, struct ibv_qp_init_attr_e
 	int err = engine->create_qp(&s, &v->handle, &v->qp_num);
 	if (!err) {
 		memcpy(&a->cap, &s.cap, sizeof a->cap);
+		q->cap = a->cap;
 		if (send_ops)
 			err = make_list(q, &a->cap);
+		if (!err)
+			err = make_recv_ring(q);
 		if (err)
 			engine->destroy_qp(v->handle);
 	}
@@ -91,7 +95,6 @@ static struct ibv_qp *create_qp(struct ibv_context *c, struct ibv_qp_init_attr_e
 		pair_cqs(a->send_cq, a->recv_cq);
 	v->state = IBV_QPS_RESET;
 	v->qp_type = a->qp_type;
-	q->cap = a->cap;
 	q->sq_sig_all = a->sq_sig_all;
 	q->flags = (a->qp_type == IBV_QPT_UD ? SR_POST_UD : 0) | (q->cap.max_send_sge > 1 ? q->cap.max_send_sge : 1) << SR_POST_SGES;
 	if (send_ops)
@@ -264,15 +267,6 @@ static void touch(struct qp *q, struct ibv_send_wr *wr)
 	}
 }
 
-// SET_BAD sets *bad to the first request that was not posted. Send and receive requests both have
-// the field next.
-#define SET_BAD(wr, done, bad) \
-	do { \
-		while (done-- > 0) \
-			wr = wr->next; \
-		*bad = wr; \
-	} while (0)
-
 int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	int done = 0;
@@ -283,15 +277,6 @@ int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **ba
 	int got = 0, err = engine->post_send(qp->handle, (struct sr_send_wr *)wr, q->flags, &done, cq ? CQ_BATCH : 0, cq ? cq->wc : NULL, &got);
 	if (cq)
 		taken_with_post(q, cq, got);
-	if (err)
-		SET_BAD(wr, done, bad);
-	return err;
-}
-
-int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
-{
-	enter_engine();
-	int done = 0, err = engine->post_recv(qp->handle, (struct sr_recv_wr *)wr, &done);
 	if (err)
 		SET_BAD(wr, done, bad);
 	return err;

@@ -187,15 +187,20 @@ func (q *cq) pollInto(n int, to *C.struct_sr_wc, exs *C.struct_sr_wc_ex) (int, e
 // few is the number of completions that have room on the stack.
 const few = 2
 
-// moveWCs moves up to n completions, batch at most, to C's structures.
+// moveWCs moves up to n completions, batch at most, to C's structures. Often there are few. An
+// Injector counts calls of Poll, so that there is only one then.
 func moveWCs(q *verbs.CQ, n int, to *C.struct_sr_wc) (int, error) {
-	if n > few {
+	if n > few && verbs.InjectorOf(q.Device()) != nil {
 		return moveManyWCs(q, unsafe.Slice(to, min(n, batch)))
 	}
 	var buf [few]verbs.WC
-	k, err := q.Poll(buf[:n])
+	k, err := q.Poll(buf[:min(n, few)])
 	for i := range k {
 		setWC(&unsafe.Slice(to, n)[i], &buf[i])
+	}
+	if k == few && k < n {
+		more, _ := moveManyWCs(q, unsafe.Slice(to, min(n, batch))[k:]) // the next poll returns an error
+		k += more
 	}
 	return k, err
 }

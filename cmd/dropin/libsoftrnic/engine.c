@@ -47,6 +47,7 @@ static const struct sr_engine engine = {
 	.destroy_qp = srDestroyQP,
 	.post_send = srPostSend,
 	.post_recv = srPostRecv,
+	.use_recv_ring = srUseRecvRing,
 	.attach_mcast = srAttachMcast,
 	.detach_mcast = srDetachMcast,
 	.create_flow = srCreateFlow,

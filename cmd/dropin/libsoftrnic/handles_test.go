@@ -36,6 +36,7 @@ var takingHandles = map[string]struct {
 	"srDestroyCQ": {srDestroyCQ, syscall.ENOENT}, "srPollCQ": {srPollCQ, syscall.EINVAL},
 	"srOpenQP": {srOpenQP, syscall.ENOENT}, "srModifyQP": {srModifyQP, syscall.ENOENT}, "srQueryQP": {srQueryQP, syscall.ENOENT},
 	"srDestroyQP": {srDestroyQP, syscall.ENOENT}, "srPostSend": {srPostSend, syscall.ENOENT}, "srPostRecv": {srPostRecv, syscall.ENOENT},
+	"srUseRecvRing": {srUseRecvRing, syscall.ENOENT},
 	"srAttachMcast": {srAttachMcast, syscall.ENOENT}, "srDetachMcast": {srDetachMcast, syscall.ENOENT},
 	"srCreateFlow": {srCreateFlow, syscall.ENOENT}, "srDestroyFlow": {srDestroyFlow, syscall.ENOENT},
 	"srModifySRQ": {srModifySRQ, syscall.ENOENT}, "srQuerySRQ": {srQuerySRQ, syscall.ENOENT},

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"math/bits"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/softrnic/softrnic/verbs"
@@ -180,6 +181,9 @@ func srPostSend(h C.uint32_t, c *C.struct_sr_send_wr, flags C.int, done *C.int, 
 	case c != nil && c.next == nil && isPlain(c):
 		var w verbs.SendWR // on the stack: no pool is asked
 		convert(&w, c, flags, nil)
+		if room > 0 && verbs.InjectorOf(q.Device()) == nil { // it counts calls of Poll
+			return q.postAndTake(&w, int(room), done, wcs, got)
+		}
 		if err = q.PostSend(&w); err == nil {
 			*done = 1
 		}
@@ -194,6 +198,25 @@ func srPostSend(h C.uint32_t, c *C.struct_sr_send_wr, flags C.int, done *C.int, 
 	if room > 0 {
 		*got = C.int(completions(q.SendCQ(), int(room), wcs))
 	}
+	return 0
+}
+
+// postAndTake posts a request, and moves available completions to C's structures.
+func (q *qp) postAndTake(w *verbs.SendWR, room int, done *C.int, wcs *C.struct_sr_wc, got *C.int) C.int {
+	var wc [1]verbs.WC
+	n, err := q.PostSendAndPoll(w, wc[:])
+	if err != nil {
+		return errno(err)
+	}
+	*done = 1
+	if n == 0 {
+		return 0
+	}
+	setWC(wcs, &wc[0])
+	if room > 1 {
+		n += completions(q.SendCQ(), room-1, &unsafe.Slice(wcs, 2)[1])
+	}
+	*got = C.int(n)
 	return 0
 }
 
@@ -290,11 +313,30 @@ func srPostRecv(h C.uint32_t, c *C.struct_sr_recv_wr, done *C.int) C.int {
 	if q == nil {
 		return notFound
 	}
-	if isOne(c) {
+	switch {
+	case c == nil: // for what is in the QP's ring
+		return errno(q.PostRecv())
+	case isOne(c):
 		w := recvOf(c)
 		return postedOne(q.PostRecv(&w), done)
 	}
 	return postRecvs(c, q.PostRecv, done)
+}
+
+//export srUseRecvRing
+func srUseRecvRing(h C.uint32_t, r *C.struct_sr_recv_ring) C.int {
+	return with(&qps, h, func(q *qp) error {
+		attr, err := verbs.Attributes(q.QP)
+		if err != nil {
+			return err
+		}
+		counter := func(p *C.uint32_t) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(p)) }
+		return q.UseRecvRing(&verbs.RecvRing{
+			Posted: counter(&r.posted), Completed: counter(&r.completed), Closed: counter(&r.closed),
+			WRs:  unsafe.Slice((*verbs.RingRecvWR)(unsafe.Pointer(r.wrs)), int(r.size)),
+			SGEs: unsafe.Slice((*verbs.SGE)(unsafe.Pointer(r.sges)), int(r.size)*attr.Cap.MaxRecvSGE),
+		})
+	})
 }
 
 //export srPostSRQRecv

@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 // SR_VERSION is increased with every change of this interface.
-#define SR_VERSION 20
+#define SR_VERSION 21
 
 // The largest number of devices of a process.
 #define SR_MAX_DEVICES 16
@@ -187,6 +187,22 @@ struct sr_recv_wr {
 	struct sr_recv_wr *next;
 	struct sr_sge *sg_list;
 	int num_sge;
+};
+
+// A ring in which the front posts receive requests of a QP without a call. The package verbs of the
+// engine explains it (RecvRing). The slots, each with max_recv_sge of sges, are used in turn.
+struct sr_recv_ring {
+	uint32_t posted;    // by the front: requests added to the ring
+	uint32_t completed; // by the engine: requests of the QP that are no longer posted, or fewer
+	uint32_t closed;    // by the engine: not 0: the front calls post_recv
+	uint32_t size;      // slots, max_recv_wr
+	struct sr_ring_wr *wrs;
+	struct sr_sge *sges;
+};
+
+struct sr_ring_wr {
+	uint64_t wr_id;
+	uint32_t num_sge, pad;
 };
 
 // struct ibv_wc
@@ -398,7 +414,12 @@ struct sr_engine {
 	// requests, also if a later one is refused. post_send then moves up to n completions of
 	// the send CQ to wcs, as poll_cq does. These are often the completions of its own requests.
 	int (*post_send)(uint32_t qp, struct sr_send_wr *wr, int flags, int *done, int n, struct sr_wc *wcs, int *got);
+	// With wr NULL, post_recv handles the requests in the ring of use_recv_ring.
 	int (*post_recv)(uint32_t qp, struct sr_recv_wr *wr, int *done);
+	// use_recv_ring makes the engine use a ring until destroy_qp has returned. The QP is new. It
+	// returns EOPNOTSUPP if the QP has no receive queue of its own, or its device needs the call of
+	// post_recv.
+	int (*use_recv_ring)(uint32_t qp, struct sr_recv_ring *ring);
 	int (*attach_mcast)(uint32_t qp, uint8_t gid[16]);
 	int (*detach_mcast)(uint32_t qp, uint8_t gid[16]);
 	// create_flow returns EOPNOTSUPP for a spec that no device here supports.

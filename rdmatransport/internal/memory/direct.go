@@ -16,6 +16,8 @@ type Message struct {
 	Regions *Regions
 	PD      *verbs.PD
 	List    []verbs.SGE
+	// SameDevice is set for the memory of a request whose remote memory is of the same device.
+	SameDevice bool
 }
 
 // Copy copies n bytes of src, or of wr's inline data, from offset off on, to the same offset of
@@ -26,11 +28,11 @@ func Copy(dst, src Message, wr *verbs.PostedSend, off, n uint64) bool {
 	}
 	for end := off + n; off < end; {
 		list, skip := src.List, off
-		s, status := src.Regions.piece(src.PD, &list, &skip, end-off, 0)
+		s, status := src.Regions.piece(src.PD, &list, &skip, end-off, 0, false)
 		if status != verbs.WCSuccess {
 			return false
 		}
-		if !scatter(dst, s, off) {
+		if !scatter(dst, s, off, dst.Regions == src.Regions) {
 			return false
 		}
 		off += uint64(s.n)
@@ -38,10 +40,10 @@ func Copy(dst, src Message, wr *verbs.PostedSend, off, n uint64) bool {
 	return true
 }
 
-// scatter copies src to dst, from offset off on.
-func scatter(dst Message, src Span, off uint64) bool {
-	for list := dst.List; src.n > 0; {
-		s, status := dst.Regions.piece(dst.PD, &list, &off, uint64(src.n), verbs.AccessLocalWrite)
+// scatter copies src to dst, from offset off on. sameDevice: src is memory of dst's device.
+func scatter(dst Message, src Span, off uint64, sameDevice bool) bool {
+	for list, begun := dst.List, sameDevice && src.mayFault(); src.n > 0; begun = false {
+		s, status := dst.Regions.piece(dst.PD, &list, &off, uint64(src.n), verbs.AccessLocalWrite, begun)
 		if status != verbs.WCSuccess || !s.transfer(src.Part(0, s.n)) {
 			return false
 		}
@@ -52,7 +54,7 @@ func scatter(dst Message, src Span, off uint64) bool {
 
 // Read places src, the remote memory of a READ, in the request's own list, from offset off on.
 func Read(own Message, src Span, off uint64) bool {
-	return !src.InBackend() && scatter(own, src, off)
+	return !src.InBackend() && scatter(own, src, off, own.SameDevice)
 }
 
 // Write fills dst with the data of a WRITE, from offset off on. Nothing is written if a key or a
@@ -67,8 +69,8 @@ func Write(wr *verbs.PostedSend, own Message, dst Span, off uint64) bool {
 	if len(own.List) > 1 && own.Regions.check(uint64(dst.n), own.PD, own.List, off, 0, true) != verbs.WCSuccess {
 		return false
 	}
-	for list := own.List; dst.n > 0; {
-		s, status := own.Regions.piece(own.PD, &list, &off, uint64(dst.n), 0)
+	for list, begun := own.List, own.SameDevice && dst.mayFault(); dst.n > 0; begun = false {
+		s, status := own.Regions.piece(own.PD, &list, &off, uint64(dst.n), 0, begun)
 		if status != verbs.WCSuccess || !dst.Part(0, s.n).transfer(s) {
 			return false
 		}

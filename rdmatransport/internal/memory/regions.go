@@ -59,8 +59,9 @@ func (r *Regions) Deregister(mr *verbs.MR) {
 func (r *Regions) Len() int { return r.lkeys.Len() }
 
 // local returns the memory of an SGE of a work request under pd, or a part of it for a null MR. ok
-// is false if the request may not use it.
-func (r *Regions) local(pd *verbs.PD, lkey uint32, addr, n uint64, need verbs.Access) (Span, bool) {
+// is false if the request may not use it. With begun, the caller has just begun an access to memory
+// of the same device and message that may fault.
+func (r *Regions) local(pd *verbs.PD, lkey uint32, addr, n uint64, need verbs.Access, begun bool) (Span, bool) {
 	mr := r.lkeys.Get(lkey)
 	if mr == nil || mr.PD() != pd || mr.Access()&need != need {
 		return Span{}, false
@@ -69,11 +70,17 @@ func (r *Regions) local(pd *verbs.PD, lkey uint32, addr, n uint64, need verbs.Ac
 		return bytesAs(zeros[:min(n, uint64(len(zeros)))], null), true
 	}
 	b, ok := mr.Bytes(addr, n)
+	if begun && registered(mr).MayFault() {
+		return bytesAs(b, mapped), ok
+	}
 	return spanOf(mr, b), ok
 }
 
 // piece returns the next bytes, at most n, of the message in *sgl, from *off on. It advances both.
-func (r *Regions) piece(pd *verbs.PD, sgl *[]verbs.SGE, off *uint64, n uint64, need verbs.Access) (Span, verbs.WCStatus) {
+// begun is as for local.
+func (r *Regions) piece(
+	pd *verbs.PD, sgl *[]verbs.SGE, off *uint64, n uint64, need verbs.Access, begun bool,
+) (Span, verbs.WCStatus) {
 	for len(*sgl) > 0 {
 		e := &(*sgl)[0]
 		length := uint64(e.Length)
@@ -82,7 +89,7 @@ func (r *Regions) piece(pd *verbs.PD, sgl *[]verbs.SGE, off *uint64, n uint64, n
 			*sgl = (*sgl)[1:]
 			continue
 		}
-		s, ok := r.local(pd, e.LKey, e.Addr+*off, min(length-*off, n), need)
+		s, ok := r.local(pd, e.LKey, e.Addr+*off, min(length-*off, n), need, begun)
 		if !ok {
 			return Span{}, verbs.WCLocProtErr
 		}
@@ -98,7 +105,7 @@ func (r *Regions) piece(pd *verbs.PD, sgl *[]verbs.SGE, off *uint64, n uint64, n
 // is undefined. Only the part of an SGE that is read must be inside its region.
 func (r *Regions) Gather(dst []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64, sum *uint32) verbs.WCStatus {
 	for len(dst) > 0 {
-		s, status := r.piece(pd, &sgl, &off, uint64(len(dst)), 0)
+		s, status := r.piece(pd, &sgl, &off, uint64(len(dst)), 0, false)
 		if status != verbs.WCSuccess {
 			return status
 		}
@@ -116,7 +123,7 @@ func (r *Regions) Local(pd *verbs.PD, e *verbs.SGE, off, n uint64) (Span, bool) 
 	if off+n > uint64(e.Length) {
 		return Span{}, false
 	}
-	s, ok := r.local(pd, e.LKey, e.Addr+off, n, 0)
+	s, ok := r.local(pd, e.LKey, e.Addr+off, n, 0, false)
 	return s, ok && uint64(s.n) == n
 }
 
@@ -148,7 +155,7 @@ func (r *Regions) ScatterResponse(src []byte, h verbs.QPHandle, wr *verbs.Posted
 
 func (r *Regions) scatter(src []byte, pd *verbs.PD, sgl []verbs.SGE, off uint64, at *place) verbs.WCStatus {
 	for len(src) > 0 {
-		s, status := r.piece(pd, &sgl, &off, uint64(len(src)), verbs.AccessLocalWrite)
+		s, status := r.piece(pd, &sgl, &off, uint64(len(src)), verbs.AccessLocalWrite, false)
 		if status != verbs.WCSuccess {
 			n := r.placeNext(src, pd, sgl, off, at)
 			if n == 0 {
@@ -191,7 +198,7 @@ func (r *Regions) Pieces(
 	list [][]byte, n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64,
 ) (_ [][]byte, mayFault bool, status verbs.WCStatus) {
 	for n > 0 {
-		s, status := r.piece(pd, &sgl, &off, n, 0)
+		s, status := r.piece(pd, &sgl, &off, n, 0, false)
 		if status != verbs.WCSuccess {
 			return list, mayFault, status
 		}
@@ -211,7 +218,7 @@ func (r *Regions) Check(n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64, nee
 // check is Check; with mayFault, memory that may fault is allowed.
 func (r *Regions) check(n uint64, pd *verbs.PD, sgl []verbs.SGE, off uint64, need verbs.Access, mayFault bool) verbs.WCStatus {
 	for n > 0 {
-		s, status := r.piece(pd, &sgl, &off, n, need)
+		s, status := r.piece(pd, &sgl, &off, n, need, false)
 		if status == verbs.WCSuccess && s.mayFault() && !mayFault {
 			status = verbs.WCLocProtErr
 		}

@@ -288,9 +288,9 @@ func (q *qp) moveLocal(wr *verbs.PostedSend) bool {
 	return true
 }
 
-// own returns the memory of a send request.
+// own returns the memory of a send request that is moved to the paired QP.
 func (q *qp) own(wr *verbs.PostedSend) memory.Message {
-	return memory.Message{Regions: q.e.regions, PD: q.h.PD(), List: wr.SGList}
+	return memory.Message{Regions: q.e.regions, PD: q.h.PD(), List: wr.SGList, SameDevice: q.pairedQP.e == q.e}
 }
 
 // receiver returns the QP as the receiver of a message.

@@ -58,6 +58,18 @@ func TestSignals(t *testing.T) {
 	})
 }
 
+// TestPolls runs testdata/polls.c, which describes its checks.
+func TestPolls(t *testing.T) {
+	gate.System(t)
+	onLinks(t, compile(t, "polls"), func(link string, command func(args ...string) *exec.Cmd) {
+		out, err := command(count(3, 30)).CombinedOutput()
+		t.Logf("%s: %s", link, out)
+		if err != nil {
+			t.Errorf("%s: %v", link, err)
+		}
+	})
+}
+
 // TestTwoCQs runs testdata/twocqs.c, which describes its checks.
 func TestTwoCQs(t *testing.T) {
 	gate.System(t)
