@@ -13,8 +13,8 @@ import "sync/atomic"
 // or thread may add requests or call PostRecv at a time.
 type RecvRing struct {
 	Posted *atomic.Uint32 // requests added to the ring; only the program writes it
-	// Requests that are no longer posted, whether added to the ring or by PostRecv. PostRecv updates
-	// it. Otherwise the number may be less than it should be, by an eighth of MaxRecvWR.
+	// Requests that are no longer posted, whether added to the ring or by PostRecv. It is exact,
+	// because many programs keep all requests posted.
 	Completed *atomic.Uint32
 	Closed    *atomic.Uint32 // not 0: requests must be posted with PostRecv
 	WRs       []RingRecvWR   // the slots, MaxRecvWR
@@ -125,17 +125,13 @@ func (qp *QP) postBesideRing(wrs []*RecvWR) error {
 	if qp.state == StateReset {
 		qp.dropRecvs()
 	}
-	err := qp.postRecvs(wrs)
-	r := qp.extra.ring
-	r.Completed.Store(r.completed)
-	return err
+	return qp.postRecvs(wrs)
 }
 
 // complete counts n requests that are no longer posted.
 func (r *recvRing) complete(n uint32) {
-	if r.completed += n; r.completed-r.Completed.Load() > uint32(len(r.WRs)/8) {
-		r.Completed.Store(r.completed)
-	}
+	r.completed += n
+	r.Completed.Store(r.completed)
 }
 
 // dropRecvs removes all posted receive requests without completion.

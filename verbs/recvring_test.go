@@ -130,8 +130,8 @@ func TestRecvRing(t *testing.T) {
 			received++
 		}
 	}
-	if through < int(posted)/2 {
-		t.Errorf("%d of %d requests went through the ring", through, posted)
+	if want := int(posted) - int(posted)/5; through != want { // although all are posted most of the time
+		t.Errorf("%d of %d requests went through the ring, want %d", through, posted, want)
 	}
 	if len(completed) != int(received) || !slices.IsSorted(completed) {
 		t.Errorf("%d requests are complete, want %d: %v", len(completed), received, completed)

@@ -193,7 +193,7 @@ struct sr_recv_wr {
 // engine explains it (RecvRing). The slots, each with max_recv_sge of sges, are used in turn.
 struct sr_recv_ring {
 	uint32_t posted;    // by the front: requests added to the ring
-	uint32_t completed; // by the engine: requests of the QP that are no longer posted, or fewer
+	uint32_t completed; // by the engine: requests of the QP that are no longer posted
 	uint32_t closed;    // by the engine: not 0: the front calls post_recv
 	uint32_t size;      // slots, max_recv_wr
 	struct sr_ring_wr *wrs;
