@@ -2,8 +2,8 @@ package verbs_test
 
 import (
 	"errors"
+	"runtime"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -189,6 +189,10 @@ func TestRecvRingStates(t *testing.T) {
 		t.Errorf("completions %v, want %v", ids, want)
 	}
 	reset()
+	ring.Posted.Add(1) // by a thread that found the ring open before RESET
+	ring.posted++
+	ring.next++
+	check(t, r.qp.PostRecv())
 	r.moveTo(t, verbs.StateInit)
 	for range 8 { // nothing is left of what was posted before
 		if in, err := ring.post(&verbs.RecvWR{}); !in || err != nil {
@@ -203,28 +207,40 @@ func TestRecvRingStates(t *testing.T) {
 
 // TestRecvRingRace: a request that is posted while the QP enters ERR is flushed, whoever is first.
 func TestRecvRingRace(t *testing.T) {
+	const rounds = 5000
 	r, ring := newRig(t), newRing(8, 4)
 	r.use(t, ring)
-	for round := range 2000 {
-		r.moveTo(t, verbs.StateInit)
-		var begun sync.WaitGroup
-		var failed error
-		posted := make(chan struct{})
-		begun.Add(1)
-		go func() {
-			defer close(posted)
-			begun.Done()
-			for id := range uint64(3) {
-				if _, err := ring.post(&verbs.RecvWR{WRID: id}); err != nil {
-					failed = err
-				}
+	var begun, ended atomic.Uint32 // rounds
+	defer begun.Store(rounds)
+	var failed error
+	go func() {
+		for round := uint32(1); round < rounds; round++ {
+			for begun.Load() < round {
+				runtime.Gosched()
 			}
-		}()
-		begun.Wait()
+			for range round % 512 { // at another moment of the flush
+				begun.Load()
+			}
+			if _, err := ring.post(&verbs.RecvWR{WRID: 7}); err != nil {
+				failed = err
+			}
+			ended.Add(1)
+		}
+	}()
+	for round := uint32(1); round < rounds; round++ {
+		r.moveTo(t, verbs.StateInit)
+		for id := range uint64(7) {
+			if in, err := ring.post(&verbs.RecvWR{WRID: id}); !in || err != nil {
+				t.Fatalf("round %d: %v, %v", round, in, err)
+			}
+		}
+		begun.Store(round)
 		r.moveTo(t, verbs.StateErr)
-		<-posted
+		for ended.Load() < round {
+			runtime.Gosched()
+		}
 		check(t, failed)
-		if got, want := r.ids(t, verbs.WCWRFlushErr), []uint64{0, 1, 2}; !slices.Equal(got, want) {
+		if got, want := r.ids(t, verbs.WCWRFlushErr), []uint64{0, 1, 2, 3, 4, 5, 6, 7}; !slices.Equal(got, want) {
 			t.Fatalf("round %d: %v were flushed, want %v", round, got, want)
 		}
 		check(t, r.qp.Modify(&verbs.QPAttr{QPState: verbs.StateReset}, verbs.QPAttrState))
