@@ -73,7 +73,7 @@ func TestSysfsFollows(t *testing.T) {
 				wants         []string // since the last step
 			}{
 				{"", "ready\n", []string{"port 4: ACTIVE, 5: LinkUp", "state ACTIVE physical_state LINK_UP netdev veth0", "Invalid argument",
-					"Invalid argument", "256"}},
+					"Invalid argument", "128"}},
 				{"ip address add 10.44.0.9/24 dev veth0", "added\n", []string{"RoCE v2\nveth0", "::ffff:10.44.0.9"}},
 				{"ip address del 10.44.0.9/24 dev veth0", "removed\n", []string{"Invalid argument", "Invalid argument"}},
 				{"ip link set veth1 down", "lost\n", []string{"port 1: DOWN, 2: Polling", "state DOWN physical_state POLLING"}},
