@@ -42,7 +42,7 @@ def messages(buffers, to=b""):
     return list
 
 
-def readable(s, events=select.POLLIN | select.POLLPRI | select.POLLRDHUP | select.POLLOUT, wait=10000):
+def readable(s, events=select.POLLIN | select.POLLPRI | select.POLLRDHUP | select.POLLOUT, wait=60000):
     """Returns what poll reports, without POLLOUT, when there is something of the events or the time is over."""
     poll = select.poll()
     poll.register(s, events & ~select.POLLOUT)
@@ -112,11 +112,12 @@ def before(_):
             s.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 12345)
             os.set_blocking(s.fileno(), blocking)
             s.connect_ex((address, port))
-            select.select([], [s], [], 10)
+            select.select([], [s], [], 60)
             os.set_blocking(s.fileno(), True)
             say(errno_of(s.recv, 1), s.getsockname() == at, s.getpeername() == (address, port))
             say([SECONDS.unpack(s.getsockopt(socket.SOL_SOCKET, o, 16)) for o in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO)],
                 s.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT), s.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, SECONDS.pack(60, 0))
             s.sendall(b"abc")
             say(s.recv(5))
 
@@ -131,17 +132,17 @@ def epolls(_):
                 poll.register(s, kind)
             os.set_blocking(s.fileno(), blocking)
             s.connect_ex((address, port))
-            select.select([], [s], [], 10)
+            select.select([], [s], [], 60)
             os.set_blocking(s.fileno(), True)
             polls[1].poll(0)  # the edge of being connected
             s.sendall(b"1")
             readable(s)
-            say([p.poll(5) == [(s.fileno(), e)] for p, e in zip(polls, [select.EPOLLIN, select.EPOLLIN, select.EPOLLIN | select.EPOLLOUT])])
+            say([p.poll(20) == [(s.fileno(), e)] for p, e in zip(polls, [select.EPOLLIN, select.EPOLLIN, select.EPOLLIN | select.EPOLLOUT])])
             say(s.recv(1), polls[0].poll(0), polls[1].poll(0), polls[2].poll(0) == [(s.fileno(), select.EPOLLOUT)])
             for poll in polls:
                 poll.modify(s, select.EPOLLIN)
             s.sendall(b"2")
-            say([p.poll(5) == [(s.fileno(), select.EPOLLIN)] for p in polls], s.recv(1))
+            say([p.poll(20) == [(s.fileno(), select.EPOLLIN)] for p in polls], s.recv(1))
             for poll in polls:
                 poll.unregister(s)
             say([p.poll(0) for p in polls])
@@ -210,7 +211,7 @@ def pending(_):
     with socket.socket(family) as s:
         os.set_blocking(s.fileno(), False)
         s.connect_ex((address, port))
-        select.select([], [s], [], 10)
+        select.select([], [s], [], 60)
         say(state(s), s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), errno_of(s.recv, 1))
         say([errno_of(s.connect, (address, port)) for _ in range(3)])
 
@@ -260,12 +261,12 @@ def again(s):
     oneshot.register(s, select.EPOLLIN | select.EPOLLONESHOT)
     for n in (1, 2, 3):
         s.sendall(b"x")
-        say(poll.poll(5) == [(s.fileno(), select.EPOLLIN)], poll.poll(0))
+        say(poll.poll(20) == [(s.fileno(), select.EPOLLIN)], poll.poll(0))
         while queued(s) < n:
             time.sleep(0.01)
-    say(oneshot.poll(5) == [(s.fileno(), select.EPOLLIN)], oneshot.poll(0))
+    say(oneshot.poll(20) == [(s.fileno(), select.EPOLLIN)], oneshot.poll(0))
     oneshot.modify(s, select.EPOLLIN | select.EPOLLONESHOT)
-    say(oneshot.poll(5) == [(s.fileno(), select.EPOLLIN)], queued(s), s.recv(9), queued(s))
+    say(oneshot.poll(20) == [(s.fileno(), select.EPOLLIN)], queued(s), s.recv(9), queued(s))
 
 
 def queued(s):
@@ -284,7 +285,7 @@ def signalled(_):
         while signal.sigtimedwait([signal.SIGRTMIN], 0):
             pass
         s.sendall(b"1")
-        info = signal.sigtimedwait([signal.SIGRTMIN], 10)
+        info = signal.sigtimedwait([signal.SIGRTMIN], 60)
         say(info and info.si_signo - signal.SIGRTMIN, fcntl.fcntl(s.fileno(), fcntl.F_GETOWN) == os.getpid(), exactly(s, 1))
         fcntl.fcntl(s.fileno(), fcntl.F_SETFL, fcntl.fcntl(s.fileno(), fcntl.F_GETFL) & ~os.O_ASYNC)
 
