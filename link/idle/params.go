@@ -83,6 +83,10 @@ const (
 	readsPerGosched     = 512
 	readsPerGoschedOneP = 4
 
+	// With GOMAXPROCS 1, a reader yields after superframesPerGosched superframes, also if more are
+	// waiting. They are as many bytes as an iWARP stream takes at a time.
+	superframesPerGosched = 4
+
 	// DirectWaitTime is how long a socket of [DirectWait] waits in the kernel before it leaves
 	// waiting to Go's scheduler.
 	DirectWaitTime = 2 * time.Millisecond

@@ -20,7 +20,8 @@ const (
 // After traffic, goroutines that the frames have woken should run before the next wait. But each
 // runtime.Gosched may wake a thread that looks for work and takes a processor from another thread.
 // Between superframes, which come by the thousand, the goroutine therefore yields only once in
-// goschedInterval.
+// goschedInterval. With GOMAXPROCS 1 there is no other thread, and nothing else runs before it
+// yields: it does so after every few superframes, also if more are waiting.
 type Reader struct {
 	wait    Wait
 	spin    spin
@@ -31,15 +32,32 @@ type Reader struct {
 	until   time.Time // when to stop spinning; zero: not spinning
 	empty   uint32    // reads that found nothing
 	oneP    bool      // GOMAXPROCS is 1
+	busy    uint32    // superframes since the goroutine last yielded
 }
 
 // NewReader returns a Reader that spins as s says.
 func NewReader(s *Spinner, wait Wait) *Reader { return &Reader{wait: wait, spin: spin{Spinner: s}} }
 
-// Received records that frames came. bulk says that the last was a superframe.
+// Received records that frames came. bulk says that the last was a superframe. It may yield.
 func (r *Reader) Received(bulk bool) {
 	r.fresh, r.owed, r.bulk = true, true, bulk
 	r.endSpin(true)
+	if r.dueWhileBusy() {
+		runtime.Gosched()
+	}
+}
+
+// dueWhileBusy counts a superframe, and reports whether the goroutine yields although more may be
+// waiting.
+func (r *Reader) dueWhileBusy() bool {
+	if r.spin.Parks || !r.oneP || !r.bulk {
+		return false
+	}
+	if r.busy++; r.busy < superframesPerGosched {
+		return false
+	}
+	r.busy, r.owed = 0, false
+	return true
 }
 
 // Yielded records that other goroutines have run since Received.
@@ -100,7 +118,7 @@ func (r *Reader) decide(now time.Time) action {
 	}
 	switch {
 	case r.owed && yieldsFirst:
-		r.owed, r.yielded = false, now
+		r.owed, r.yielded, r.busy = false, now, 0
 		return gosched
 	case spinning && (r.empty%readsPerGosched == 0 || r.oneP && r.empty%readsPerGoschedOneP == 0):
 		return gosched

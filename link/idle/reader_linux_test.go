@@ -74,6 +74,54 @@ func TestReader(t *testing.T) {
 	}
 }
 
+// TestReaderYieldsWhileBusy checks that with one P a reader yields between superframes that keep
+// coming. An empty read that yields begins a new count.
+func TestReaderYieldsWhileBusy(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		spinner Spinner
+		procs   int
+		bulk    bool
+		yields  bool
+	}{
+		{"one P", DeviceReader, 1, true, true},
+		{"two Ps", DeviceReader, 2, true, false},
+		{"small frames", DeviceReader, 1, false, false},
+		{"a socket's reader", SocketReader, 1, true, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(c.procs))
+			r := NewReader(&c.spinner, WaitAdaptive)
+			now := time.Unix(1000, 0)
+			r.decide(now)
+			r.Received(c.bulk) // the first of the count
+			due := func(frames int) (yields int) {
+				for range frames {
+					if r.dueWhileBusy() {
+						yields++
+					}
+				}
+				return yields
+			}
+			if got := due(superframesPerGosched - 2); got != 0 {
+				t.Errorf("%d yields before superframesPerGosched superframes", got)
+			}
+			if got := due(1); got > 0 != c.yields {
+				t.Errorf("%d yields at the last of superframesPerGosched superframes", got)
+			}
+			due(superframesPerGosched - 1)
+			r.Received(false) // now an empty read yields
+			r.bulk = c.bulk
+			if got := r.decide(now); got != gosched {
+				t.Errorf("action %d at an empty read after frames, want %d", got, gosched)
+			}
+			if got := due(superframesPerGosched - 1); got != 0 {
+				t.Errorf("%d yields soon after one at an empty read", got)
+			}
+		})
+	}
+}
+
 // TestReaderAdapts checks that a reader sleeps at once after some spins that found nothing. It then
 // does not yield first if it sleeps in Go's scheduler. When frames are frequent, it spins again.
 func TestReaderAdapts(t *testing.T) {
