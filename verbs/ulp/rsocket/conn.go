@@ -34,6 +34,7 @@ type Conn struct {
 	wcs     [maxCompletions]verbs.WC
 	polling atomic.Int32  // readers and writers that poll the CQ
 	events  atomic.Int32  // pending in the channel
+	handled atomic.Uint32 // batches of completions that were handled
 	event   chan struct{} // wakes the goroutine run
 
 	mu            sync.Mutex
@@ -150,6 +151,10 @@ func (c *Conn) start(cm *rdmacm.Conn, peer *connData) {
 	c.cm, c.qp, c.peer = cm, cm.QP(), *peer
 	c.local, c.remote = socketAddr{cm.LocalAddr().String()}, socketAddr{cm.PeerAddr().String()}
 	c.out.start(c)
+	if !c.iwarp {
+		attr, _, _ := c.qp.Query() // an error leaves 0
+		c.out.mtu = attr.PathMTU.Bytes()
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c.cancel = cancel
 	c.mu.Lock()

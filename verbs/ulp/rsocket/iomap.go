@@ -254,7 +254,7 @@ func (c *Conn) tryWriteAt(b []byte, off int64) (total int, err error) {
 			continue // Map may have used the last slot meanwhile
 		}
 		c.out.posting.add(0, verbs.SendWR{
-			WRID: uint64(n), Opcode: verbs.RDMAWrite, SGList: c.out.take(n), RemoteAddr: to.addr, RKey: to.key,
+			WRID: uint64(n), Opcode: verbs.RDMAWrite, SGList: c.out.take(0, n), RemoteAddr: to.addr, RKey: to.key,
 		})
 		c.post(1)
 		total += n

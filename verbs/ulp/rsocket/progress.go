@@ -65,6 +65,7 @@ func (c *Conn) pollCQ(arm bool) bool {
 		if n == 0 {
 			return true
 		}
+		c.handled.Add(1)
 		c.handleCompletions(c.wcs[:n])
 	}
 }

@@ -13,11 +13,13 @@ type waiter struct {
 	polls   bool // the last wait was short, so the next one starts with polling
 }
 
-// A wait is short if it takes less than shortWait. Polling lasts pollTime, and at most maxPolls
-// polls. In tests with virtual time, only maxPolls ends it.
+// A wait is short if it takes less than shortWait, or if it ends while it polls. Polling lasts
+// pollTime, and at most maxPolls polls; completions prolong it, but not after longestPoll. In tests
+// with virtual time, only maxPolls ends it.
 const (
 	shortWait     = 100 * time.Microsecond
 	pollTime      = 50 * time.Microsecond
+	longestPoll   = time.Millisecond
 	maxPolls      = 1000
 	clockInterval = 8 // polls between readings of the clock
 )
@@ -33,20 +35,23 @@ func (c *Conn) waitFor(w *waiter, done func() bool) {
 		c.mu.Unlock()
 		c.poll(done)
 		c.mu.Lock()
+		if done() {
+			return
+		}
 	}
-	if !done() {
-		c.cq.Device().EndProgress() // this goroutine receives no more packets
-		wakeup.Await(now, &w.changed, done)
-	}
+	c.cq.Device().EndProgress() // this goroutine receives no more packets
+	wakeup.Await(now, &w.changed, done)
 	w.polls = now.Since(began) < shortWait && !now.Virtual() // time stands while it polls
 }
 
 // poll receives packets and takes completions on this goroutine until done returns true, or for
-// pollTime.
+// pollTime after the last completions. While these come, the connection's data are moving. A writer
+// that slept would leave them to goroutines that must be woken.
 func (c *Conn) poll(done func() bool) {
 	c.polling.Add(1)
 	now := c.clock()
-	began := now.Now()
+	began, handled := now.Now(), c.handled.Load()
+	last := began
 	for i := 1; i <= maxPolls; i++ {
 		c.cq.Device().Progress()
 		if !c.pollCQ(false) {
@@ -55,7 +60,16 @@ func (c *Conn) poll(done func() bool) {
 		c.mu.Lock()
 		isDone := done()
 		c.mu.Unlock()
-		if isDone || i%clockInterval == 0 && now.Since(began) > pollTime {
+		if isDone {
+			break
+		}
+		if i%clockInterval != 0 {
+			continue
+		}
+		t := now.Now()
+		if news := c.handled.Load(); news != handled && t.Sub(began) < longestPoll && !now.Virtual() {
+			last, handled, i = t, news, 0
+		} else if t.Sub(last) > pollTime {
 			break
 		}
 	}

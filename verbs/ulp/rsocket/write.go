@@ -12,6 +12,7 @@ const (
 	maxTransfer = 64 << 10 // maximum bytes of a message
 	// The size of the first message of a Write. It is small, so that copying overlaps with sending.
 	firstTransfer = 4 << 10
+	immediateLen  = 4       // bytes of immediate data in a message's last packet
 	lowWater      = 2 << 10 // space in the send buffer for which a writer waits
 	// Slots of the send queue, and of the peer's receive queue, for control messages.
 	controlSlots = 4
@@ -52,6 +53,8 @@ type sender struct {
 	need    need
 	needed  int // bytes, for some values of need
 	posting posting
+
+	mtu int // the path MTU in bytes; 0 over iWARP
 }
 
 // posting is the memory of the requests that are posted together. Local variables would be
@@ -59,7 +62,7 @@ type sender struct {
 type posting struct {
 	wrs     [2]verbs.SendWR
 	list    [2]*verbs.SendWR // of wrs
-	sges    [1]verbs.SGE
+	sges    [2]verbs.SGE
 	message [messageLen]byte
 	entry   [sgeLen]byte
 }
@@ -197,28 +200,59 @@ func (c *Conn) postMessage(m message, data verbs.SendWR, to sge, id uint64) {
 	c.post(2)
 }
 
-// postData sends n bytes as one data message, from the free space of the send buffer or inline.
+// postData sends n bytes from the free space of the send buffer or inline, as one data message or
+// two.
 func (c *Conn) postData(n int, inline []byte) {
 	s := &c.out
+	if tail := s.tail(n); tail > 0 && inline == nil && s.limit-s.sent >= 2 && s.slots >= 2+controlSlots {
+		c.postParts(n-tail, tail)
+		return
+	}
 	to := &s.targets[0]
 	var wr verbs.SendWR
 	id := uint64(0)
 	if inline != nil {
 		wr.Flags, wr.InlineData = verbs.SendInline, inline
 	} else {
-		wr.SGList = s.take(n)
+		wr.SGList = s.take(0, n)
 		id = uint64(n)
 	}
 	c.postMessage(newMessage(opData, uint32(n)), wr, *to, id)
 	s.advance(n)
 }
 
-// take takes n bytes of the free space, and returns their list.
-func (s *sender) take(n int) []verbs.SGE {
-	s.posting.sges[0] = s.mr.SGE(s.at, n)
+// tail returns how many of the last bytes of n should be a message of their own; 0 if none. With
+// its immediate data, a full last packet is longer than those before it, so that it needs another
+// frame. A short packet with these bytes can be in the same superframe.
+func (s *sender) tail(n int) int {
+	if s.mtu == 0 || n <= 3*s.mtu {
+		return 0 // in at most two frames
+	}
+	last := (n-1)%s.mtu + 1
+	return max(last+immediateLen-s.mtu, 0)
+}
+
+// postParts sends the first bytes of the free space as two data messages that are posted together.
+func (c *Conn) postParts(parts ...int) {
+	s := &c.out
+	p := &s.posting
+	for i, n := range parts {
+		to := &s.targets[0]
+		p.add(i, verbs.SendWR{
+			WRID: uint64(n), Opcode: verbs.RDMAWriteWithImm, ImmData: uint32(newMessage(opData, uint32(n))),
+			SGList: s.take(i, n), RemoteAddr: to.addr, RKey: to.key,
+		})
+		s.advance(n)
+	}
+	c.post(len(parts))
+}
+
+// take takes n bytes of the free space, and returns their list, the i-th of those posted together.
+func (s *sender) take(i, n int) []verbs.SGE {
+	s.posting.sges[i] = s.mr.SGE(s.at, n)
 	s.used += n
 	s.at = (s.at + n) % len(s.buf)
-	return s.posting.sges[:]
+	return s.posting.sges[i : i+1]
 }
 
 // advance counts a message of n bytes to the first target.
