@@ -98,8 +98,8 @@ func TestProbe(t *testing.T) {
 }
 
 // TestAllowance checks what probes and timeouts allow for peers that are scheduled late: 100 times
-// what timers were late, at most 20 ms and 4 ms, and nothing if they are exact. The round trip is then
-// not measured, and so a peer that goes back gets no probe.
+// what timers were late, at most 20 ms and 4 ms, and nothing if they are exact. The round trip is
+// then not measured, and so a peer that goes back gets no probe.
 func TestAllowance(t *testing.T) {
 	const trip = 100 * time.Microsecond
 	for _, c := range []struct {
