@@ -59,8 +59,9 @@ func BenchmarkPackets(b *testing.B) {
 }
 
 // BenchmarkWorkers has the real time that two workers take for a permutation, as a share of that of
-// one, side by side. The machine needs two free processors. It also has the events of a window, and
-// the busiest worker's share of them: two workers take at least that share of one's time.
+// one, side by side. The machine needs two free processors. It also has the events of a lookahead,
+// and the busiest worker's share of those of a run: two workers take at least that share of one's
+// time.
 func BenchmarkWorkers(b *testing.B) {
 	for _, c := range []struct {
 		name     string
@@ -95,9 +96,10 @@ func BenchmarkWorkers(b *testing.B) {
 			if a, b := all[0].Digest(), all[1].Digest(); a != b {
 				panic(a + " is not " + b)
 			}
-			windows, events, most := all[1].Work()
+			events, most := all[1].Work()
+			lookaheads := float64(all[1].Now() / all[1].Lookahead())
 			b.ReportMetric(took[1].Seconds()/took[0].Seconds(), "2workers/1worker")
-			b.ReportMetric(float64(events)/float64(windows), "events/window")
+			b.ReportMetric(float64(events)/lookaheads, "events/lookahead")
 			b.ReportMetric(float64(most)/float64(events), "least")
 		})
 	}

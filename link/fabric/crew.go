@@ -1,24 +1,27 @@
 package fabric
 
 import (
+	"fmt"
+	"math"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 )
 
-// crew is the goroutines that run the shards in windows, during one call of Run. Windows are short:
-// who waits for the others looks for a while, before it sleeps and has to be woken.
+// crew is the goroutines that run the shards at the same time, during one call of Run. They differ
+// by little: who waits for the others looks for a while, before it sleeps and has to be woken.
 type crew struct {
-	limit   limit // of the window
-	leaving bool
-	looks   int      // before a goroutine sleeps
-	begin   []signal // by shard: windows that have begun
-	ended   signal   // counts the windows of all shards but the first
-	windows uint64
-	how     []unwound // by shard
+	leaving   bool
+	looks     int // before a goroutine sleeps
+	stretches int64
+	begun     level       // counts stretches
+	ended     []level     // by shard: too
+	how       []unwound   // by shard
+	failed    atomic.Bool // a shard has not run to the end of the stretch
 }
 
-// manyLooks is how often a goroutine looks before it sleeps. They take longer than windows of
+// manyLooks is how often a goroutine looks before it sleeps. They take longer than shards of
 // hundreds of hosts differ. Who sleeps loses more than the time until it is woken: another program
 // gets its processor, and that program's data its caches.
 const manyLooks = 1 << 20
@@ -26,13 +29,11 @@ const manyLooks = 1 << 20
 // hire starts the goroutines.
 func (f *Fabric) hire() *crew {
 	n := len(f.shards)
-	c := &crew{begin: make([]signal, n), how: make([]unwound, n)}
-	c.ended.wake = make(chan struct{}, 1)
+	c := &crew{ended: make([]level, n), how: make([]unwound, n)}
 	if n <= min(runtime.GOMAXPROCS(0), runtime.NumCPU()) {
 		c.looks = manyLooks
 	}
-	for i, s := range f.shards[1:] {
-		c.begin[i+1].wake = make(chan struct{}, 1)
+	for _, s := range f.shards[1:] {
 		go c.work(s)
 	}
 	return c
@@ -41,39 +42,30 @@ func (f *Fabric) hire() *crew {
 // dismiss ends the goroutines.
 func (c *crew) dismiss() {
 	c.leaving = true
-	for i := range c.begin[1:] {
-		c.begin[i+1].add()
-	}
+	c.start()
 }
 
-// start begins a window of all shards but the first.
-func (c *crew) start(l limit) {
-	c.limit = l
-	c.windows++
-	for i := range c.begin[1:] {
-		c.begin[i+1].add()
-	}
+// start begins a stretch of all shards but the first.
+func (c *crew) start() {
+	c.stretches++
+	c.begun.raise(c.stretches)
 }
 
-// wait waits until these shards have ended the window. It returns how the first of those has ended
+// wait waits until these shards have ended the stretch. It returns how the first of those has ended
 // that did not run to its end.
 func (c *crew) wait() (first unwound) {
-	others := c.how[1:]
-	c.ended.await(c.windows*uint64(len(others)), c.looks)
-	for i := range others {
-		if u := &others[i]; u.by != nil {
-			if first.by == nil {
-				first = *u
-			}
-			*u = unwound{}
+	for i := 1; i < len(c.how); i++ {
+		c.ended[i].await(c.stretches, c.stretches, c.looks)
+		if first.by == nil {
+			first = c.how[i]
 		}
 	}
 	return first
 }
 
 func (c *crew) work(s *shard) {
-	for window := uint64(1); ; window++ {
-		c.begin[s.index].await(window, c.looks)
+	for stretch := int64(1); ; stretch++ {
+		c.begun.await(stretch, stretch, c.looks)
 		if c.leaving {
 			return
 		}
@@ -81,50 +73,92 @@ func (c *crew) work(s *shard) {
 	}
 }
 
-// run runs a window of a shard, and says how it has ended.
+// run runs a stretch of a shard, and says how it has ended.
 func (c *crew) run(s *shard) {
 	whole := false
 	defer func() {
 		if r := recover(); r != nil {
 			c.how[s.index] = unwound{r, debug.Stack()}
+			c.fail(s)
 		} else if !whole {
 			c.how[s.index] = unwound{by: exited{}}
+			c.fail(s)
 		}
-		c.ended.add()
+		c.ended[s.index].raise(c.stretches)
 	}()
-	s.runWindow(c.limit)
+	s.runSteps(c)
 	whole = true
 }
 
-// signal is a number that rises, and for which one goroutine waits. It has its cache lines for
-// itself.
-type signal struct {
-	_      gap
-	n      atomic.Uint64
-	asleep atomic.Bool
-	wake   chan struct{} // has room for one
-	_      gap
+// fail lets the others return that wait for a shard.
+func (c *crew) fail(s *shard) {
+	c.failed.Store(true)
+	s.clock.raise(int64(never))
 }
 
-func (s *signal) add() {
-	s.n.Add(1)
-	if s.asleep.Load() && s.asleep.CompareAndSwap(true, false) {
-		s.wake <- struct{}{}
+// unwound is how a shard's stretch has ended: by a panic, by runtime.Goexit, as t.Fatal calls it, or
+// as it should.
+type unwound struct {
+	by    any // nil: it ran to its end
+	stack []byte
+}
+
+// exited stands for runtime.Goexit.
+type exited struct{}
+
+// raise does on this goroutine what has ended the shard. A panic has its value, and the stack of
+// its place if the value is text.
+func (u unwound) raise() {
+	switch by := u.by.(type) {
+	case nil:
+	case exited:
+		runtime.Goexit()
+	case string:
+		panic(fmt.Sprintf("%s\n\non a worker of the fabric:\n%s", by, u.stack))
+	case runtime.Error:
+		panic(fmt.Errorf("%w\n\non a worker of the fabric:\n%s", by, u.stack))
+	default:
+		panic(by)
 	}
 }
 
-// await waits until the number is at least n.
-func (s *signal) await(n uint64, looks int) {
+// level is a number that rises, and that goroutines wait for. It has its cache lines for itself.
+type level struct {
+	_      gap
+	n      atomic.Int64
+	wanted atomic.Int64 // the least number that somebody sleeps for
+	mu     sync.Mutex
+	woken  sync.Cond
+	_      gap
+}
+
+func (v *level) raise(n int64) {
+	v.n.Store(n)
+	if n < v.wanted.Load() {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.wanted.Store(math.MaxInt64)
+	v.woken.Broadcast()
+}
+
+// await waits for a number, or, if that takes so long that it sleeps, for another one, which is not
+// less: so it is seldom woken.
+func (v *level) await(soon, later int64, looks int) {
 	for range looks {
-		if s.n.Load() >= n {
+		if v.n.Load() >= soon {
 			return
 		}
 	}
-	for s.n.Load() < n {
-		s.asleep.Store(true)
-		if s.n.Load() >= n && s.asleep.CompareAndSwap(true, false) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.woken.L = &v.mu
+	for {
+		v.wanted.Store(min(v.wanted.Load(), later))
+		if v.n.Load() >= later {
 			return
 		}
-		<-s.wake // whoever has reset asleep sends
+		v.woken.Wait()
 	}
 }

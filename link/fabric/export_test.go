@@ -1,7 +1,5 @@
 package fabric
 
-// Work returns the number of windows until now, that of their events, and the sum of the most
-// events of a worker in each.
-func (f *Fabric) Work() (windows, events, most uint64) {
-	return f.work.windows, f.work.events, f.work.most
-}
+// Work returns the number of events that hosts have handled while others may run, and the sum of the
+// most events of a worker between two stops.
+func (f *Fabric) Work() (events, most uint64) { return f.work.events, f.work.most }

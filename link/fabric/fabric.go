@@ -22,20 +22,20 @@
 // # Workers
 //
 // With Config.Workers, the hosts of different switches run at the same time, on several processors.
-// The virtual time has windows as long as the shortest delay of a cable between switches
-// ([Fabric.Lookahead]): what happens in a window at one switch and its hosts cannot change what
-// happens in it elsewhere. Packets and digests are the same with any number of workers, and after
-// [Fabric.Run] the same as without.
+// A worker may be ahead of the others by the shortest delay of a cable between switches
+// ([Fabric.Lookahead]): what happens at one switch and its hosts changes nothing elsewhere sooner.
+// Packets and digests are the same with any number of workers, and after [Fabric.Run] the same as
+// without.
 //
 // So the functions and processes of a host may use that host and its device only. What they share
 // with those of other hosts needs a lock, or belongs to the worker of both ([Host.Worker]). Their
 // order is another one each time. The methods of Fabric and Port that change the network or look at
 // all of it are for functions of [Host.Alone], and for the goroutine that calls Run, between calls.
-// [Process.Until] sees its own host only. [Fabric.Wait] returns at the end of a window, and without
-// workers at once. A call such as rdmacm.Dial on the goroutine that calls Run uses one processor.
+// [Process.Until] sees its own host only. [Fabric.Wait] returns up to eight times Fabric.Lookahead
+// later than without workers. A call such as rdmacm.Dial on the goroutine that calls Run uses one processor.
 //
-// A network whose hosts are all at one switch has no windows, and neither has one with a cable
-// without delay between switches. Then Workers changes nothing.
+// Workers changes nothing in a network whose hosts are all at one switch, or with a cable without
+// delay between switches.
 package fabric
 
 import (
@@ -47,6 +47,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -167,13 +168,14 @@ type Fabric struct {
 	search search
 
 	shards    []*shard
-	lookahead instant // 0: there is one shard, and there are no windows
-	window    uint64  // number of the window
+	lookahead instant // 0: there is one shard, and nothing happens at the same time
 	apart     bool    // the shards run at the same time
-	began     instant // when the window began
-	alone     heap    // what happens between windows; see Host.Alone
-	work      work    // in windows
-	mark      []sent  // of the hosts, at the last Host.Mark
+	began     instant // when nobody ran at last
+	stopping  sync.Mutex
+	stop      atomic.Pointer[limit] // where the shards stop
+	alone     heap                  // what happens then; see Host.Alone
+	mark      atomic.Pointer[mark]  // the last Host.Mark, by virtual time
+	work      work
 	closing   bool
 }
 
@@ -286,7 +288,7 @@ func (f *Fabric) newRandom(of uint64) *rand.ChaCha8 {
 func (f *Fabric) Hosts() []*Host { return slices.Clone(f.hosts) }
 
 // Now returns the virtual time since the fabric began. While hosts run at the same time, it is that
-// of the end of the last window: see Host.Now.
+// at which none did, the last time: see Host.Now.
 func (f *Fabric) Now() time.Duration {
 	if f.apart {
 		return time.Duration(f.began / nanosecond)
@@ -347,7 +349,7 @@ func (f *Fabric) Wait(most time.Duration) error {
 		}
 		return true
 	}
-	if f.lookahead > 0 && f.runWindows(end, ended) || f.lookahead == 0 && f.advance(end, ended) {
+	if f.lookahead > 0 && f.runApart(end, ended) || f.lookahead == 0 && f.advance(end, ended) {
 		return nil
 	}
 	var left []string
@@ -360,13 +362,6 @@ func (f *Fabric) Wait(most time.Duration) error {
 	}
 	slices.Sort(left)
 	return fmt.Errorf("fabric: at %v, processes of %s have not ended", f.Now(), strings.Join(slices.Compact(left), ", "))
-}
-
-// Digest returns a number that says whether two runs were the same: it depends on each frame that a
-// host has sent, and on its time.
-func (f *Fabric) Digest() string {
-	f.mustBeAlone("Fabric.Digest")
-	return digestOf(f.sentByHosts())
 }
 
 // Close ends the processes, at the places where they wait: their deferred functions run, and do not

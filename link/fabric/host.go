@@ -37,8 +37,8 @@ type Host struct {
 	pausing  uint8 // classes that it stops
 
 	digest, sentFrames uint64
-	recent             []sending // in the window
-	window             uint64    // that of recent
+	marked             sent      // at the mark that its shard has resolved
+	recent             []sending // while others run; see remember
 
 	parked  []*Process // they wait for something
 	changed bool       // and it may have happened

@@ -188,11 +188,9 @@ func (o *Port) addAtPeer(at instant, to handler, p *packet) {
 	case s == peers:
 		s.agenda.add(at, o.of, to, p)
 	case s.f.apart && at != never:
-		e := event{at, o.of.next(), to, p}
-		s.out[peers.index] = append(s.out[peers.index], e)
-		if l := (limit{at, e.order}); l.isBefore(s.soonest) {
-			s.soonest = l
-		}
+		b := s.out[peers.index]
+		b.events = append(b.events, event{at, o.of.next(), to, p})
+		s.soonest = min(s.soonest, at)
 	default:
 		peers.agenda.add(at, o.of, to, p)
 	}

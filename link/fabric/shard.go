@@ -39,13 +39,14 @@ type shard struct {
 
 	acting *Host // whose function or process has begun last
 
-	outs    [2][][]event // what happens in other shards after the window, by their indices, of two windows in turns
-	out     [][]event    // of this window
-	soonest limit        // the first place in it
-	alone   []event      // what happens between windows
-	marked  marked       // the last Host.Mark in the window
-	sends   uint64       // in all windows
-	events  uint64       // handled in the window
+	out      []*batch // for the other shards, by their indices
+	empty    *batch   // for later
+	soonest  instant  // the first event that it has sent in the step
+	events   uint64   // handled in the stretch
+	sends    uint64   // while others run
+	resolved *mark    // whose place its hosts know
+
+	shared
 }
 
 // limit is a place in the order of events, of those that come before it.
@@ -87,8 +88,11 @@ func (f *Fabric) divide() {
 		n = 1
 	}
 	for i := range n {
-		f.shards = append(f.shards, &shard{f: f, index: i, live: map[*Process]struct{}{}, soonest: limit{never, 0},
-			outs: [2][][]event{make([][]event, n), make([][]event, n)}})
+		s := &shard{f: f, index: i, live: map[*Process]struct{}{}}
+		for range n {
+			s.out = append(s.out, s.emptyBatch())
+		}
+		f.shards = append(f.shards, s)
 	}
 	const ofHost = 8 // its load is that of so many ports
 	done, at := 0, 0
@@ -152,8 +156,8 @@ func (f *Fabric) closest(s *node) *shard {
 // on, less than Config.Workers. What hosts with the same number share needs no lock.
 func (h *Host) Worker() int { return h.shard.index }
 
-// Lookahead returns the length of the windows in which hosts run at the same time. It is 0 if there
-// are none.
+// Lookahead returns the virtual time by which hosts that run at the same time may be apart: see
+// Host.Alone. It is 0 if none do.
 func (f *Fabric) Lookahead() time.Duration { return time.Duration(f.lookahead / nanosecond) }
 
 // step handles the next event before a limit. It returns false if there is none.
@@ -218,8 +222,8 @@ func (f *Fabric) someRunnable() bool {
 	return slices.ContainsFunc(f.shards, func(s *shard) bool { return len(s.runnable) > 0 || len(s.changed) > 0 })
 }
 
-// first returns the next event, and the shard that has it. That of no shard happens between
-// windows.
+// first returns the next event, and the shard that has it. That of no shard happens while none
+// runs.
 func (f *Fabric) first() (of *shard, e *event) {
 	if len(f.alone.events) > 0 {
 		e = &f.alone.events[0]
@@ -236,7 +240,7 @@ func (f *Fabric) first() (of *shard, e *event) {
 // if that does not happen.
 func (f *Fabric) advance(end instant, done func() bool) bool {
 	if done == nil && f.lookahead > 0 {
-		return f.runWindows(end, nil)
+		return f.runApart(end, nil)
 	}
 	if f.busy() {
 		panic("fabric: a process or a callback runs the fabric, which runs it")
