@@ -280,3 +280,44 @@ func TestAloneWakes(t *testing.T) {
 		}
 	}
 }
+
+// TestWorkersIdle: workers jump over a time in which nothing happens, also if only one of them has
+// something to do after it. In steps of the lookahead this test would take longer than its timeout.
+func TestWorkersIdle(t *testing.T) {
+	for host := range 2 {
+		f := newFabric(t, &fabric.Config{Topology: fabric.Dumbbell(1), Workers: 2})
+		c := f.Hosts()[host].Clock()
+		ticks := 0
+		var tick func()
+		tick = func() {
+			ticks++
+			c.AfterFunc(time.Minute, tick)
+		}
+		tick()
+		if f.Run(100 * time.Hour); ticks != 6001 {
+			t.Errorf("host %d: %d ticks, want 6001", host, ticks)
+		}
+	}
+}
+
+// TestWorkersPackets: packets that are freed by another worker than the one that needs them come
+// back, so that nothing is allocated for each.
+func TestWorkersPackets(t *testing.T) {
+	f := newFabric(t, &fabric.Config{Topology: fabric.Dumbbell(1), Workers: 2})
+	from, to := f.Hosts()[0], f.Hosts()[1]
+	arrived := 0
+	to.Attach(func([]link.Frame) { arrived++ })
+	frame := append(append(append([]byte{}, to.MAC()...), from.MAC()...), make([]byte, 1000)...)
+	timer := clock.Timer(nil)
+	timer = from.Clock().AfterFunc(time.Microsecond, func() {
+		must(from.Write([]link.Frame{{Data: frame}}))(t)
+		timer.Reset(time.Microsecond)
+	})
+	f.Run(time.Millisecond)
+	const packets = 5000
+	before := arrived
+	allocated := testing.AllocsPerRun(1, func() { f.Run(packets * time.Microsecond) })
+	if arrived-before != 2*packets || allocated > packets/10 { // AllocsPerRun runs it twice
+		t.Errorf("%d packets, and %v allocations for %d", arrived-before, allocated, packets)
+	}
+}
