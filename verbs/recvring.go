@@ -9,8 +9,8 @@ import "sync/atomic"
 // The program adds a request if Closed is 0 and fewer than MaxRecvWR requests are posted. It writes
 // the slot, adds 1 to Posted, and reads Closed again. If that is no longer 0, it calls PostRecv
 // without requests, which does with those in the ring what the QP's state demands. While Closed is
-// not 0, it posts with PostRecv, which also reports what is wrong with a request. Only one goroutine
-// or thread may add requests or call PostRecv at a time.
+// not 0, it posts with PostRecv, which also reports what is wrong with a request. Only one
+// goroutine or thread may add requests or call PostRecv at a time.
 type RecvRing struct {
 	Posted *atomic.Uint32 // requests added to the ring; only the program writes it
 	// Requests that are no longer posted, whether added to the ring or by PostRecv. It is exact,

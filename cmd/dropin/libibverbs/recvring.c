@@ -1,5 +1,5 @@
-// Posts of receive requests. The requests of a QP of RoCE are added to a ring, from which the engine
-// takes them when a message arrives. That saves a call of the engine for each.
+// Posts of receive requests. The requests of a QP of RoCE are added to a ring, from which the
+// engine takes them when a message arrives. That saves a call of the engine for each.
 #include "front.h"
 
 int make_recv_ring(struct qp *q)

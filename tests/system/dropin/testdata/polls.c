@@ -1,7 +1,7 @@
 // No completion and no event is lost, or given twice. In each round, threads post receive requests
-// and SENDs on pairs of QPs with one CQ, which others poll: with events only, or beside threads that
-// poll all the time, while the CQ is resized. At a random moment the QPs enter ERR, so that posts
-// race with the flush. The program exits with 1 at the first failed check.
+// and SENDs on pairs of QPs with one CQ, which others poll: with events only, or beside threads
+// that poll all the time, while the CQ is resized. At a random moment the QPs enter ERR, so that
+// posts race with the flush. The program exits with 1 at the first failed check.
 //
 //	polls SECONDS
 #define _GNU_SOURCE
