@@ -31,7 +31,7 @@ type Queue struct {
 	mu      sync.Mutex
 	entries entries
 	wake    stack.Timer // for the first entry; set and reset under mu
-	wakeAt  int64       // when wake fires; 0 after it has
+	wakeAt  int64       // when wake fires; 0 if it is not set
 	closed  bool
 
 	// Written under mu. It is read for each packet, so it has a cache line to itself.
@@ -39,9 +39,6 @@ type Queue struct {
 	late atomic.Int64
 	_    [56]byte
 }
-
-// firstWake is when a queue first measures how late it wakes up, even if no timer is armed.
-const firstWake = 100 * time.Microsecond
 
 // Timer is one timer; it may be part of a larger struct. It belongs to one queue and must not be
 // copied after Init.
@@ -71,9 +68,8 @@ func (t *Timer) Armed() bool { return t.deadline.Load() != 0 }
 // Close.
 func New(c stack.Clock) *Queue {
 	q := &Queue{clock: c, start: c.Now(), quit: make(chan struct{}), done: make(chan struct{})}
-	q.wakeAt = int64(firstWake) + 1
 	if c.Virtual() {
-		q.wake = c.AfterFunc(firstWake, func() {
+		q.wake = c.AfterFunc(math.MaxInt64, func() {
 			q.turn.Lock()
 			defer q.turn.Unlock()
 			q.runDue()
@@ -81,7 +77,7 @@ func New(c stack.Clock) *Queue {
 		close(q.done)
 		return q
 	}
-	wake, timer := c.NewTimer(firstWake)
+	wake, timer := c.NewTimer(math.MaxInt64)
 	q.wake = timer
 	go q.run(wake)
 	return q
