@@ -96,8 +96,8 @@ func (c *crew) fail(s *shard) {
 	s.clock.raise(int64(never))
 }
 
-// unwound is how a shard's stretch has ended: by a panic, by runtime.Goexit, as t.Fatal calls it, or
-// as it should.
+// unwound is how a shard's stretch has ended: by a panic, by runtime.Goexit, as t.Fatal calls it,
+// or as it should.
 type unwound struct {
 	by    any // nil: it ran to its end
 	stack []byte

@@ -32,7 +32,8 @@
 // order is another one each time. The methods of Fabric and Port that change the network or look at
 // all of it are for functions of [Host.Alone], and for the goroutine that calls Run, between calls.
 // [Process.Until] sees its own host only. [Fabric.Wait] returns up to eight times Fabric.Lookahead
-// later than without workers. A call such as rdmacm.Dial on the goroutine that calls Run uses one processor.
+// later than without workers. A call such as rdmacm.Dial on the goroutine that calls Run uses one
+// processor.
 //
 // Workers changes nothing in a network whose hosts are all at one switch, or with a cable without
 // delay between switches.

@@ -17,9 +17,9 @@ type sending struct {
 	before sent
 }
 
-// keepsSent is the time, in lookaheads, for which hosts remember what they have sent. A shard is one
-// at most ahead of a mark that it learns of. The other one is time for later marks, which take the
-// place of that mark.
+// keepsSent is the time, in lookaheads, for which hosts remember what they have sent. A shard is
+// one at most ahead of a mark that it learns of. The other one is time for later marks, which take
+// the place of that mark.
 const keepsSent = 2
 
 // remember is called before the host sends a frame.

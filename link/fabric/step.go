@@ -59,7 +59,8 @@ func (s *shard) runSteps(c *crew) {
 	f := s.f
 	step := max(f.lookahead/steps/nanosecond, 1) * nanosecond
 	for {
-		// The clocks are read first: what a shard has sent, its stop and its failure come before its clock.
+		// The clocks are read first: what a shard has sent, its stop and its failure come before its
+		// clock.
 		slowest, least := s.slowest()
 		if c.failed.Load() {
 			s.clock.raise(int64(never))
