@@ -32,9 +32,9 @@ func (h *Host) Alone(d time.Duration, f func()) {
 	}
 }
 
-// addAlone adds an event before which all shards stop. If they run, it is at least a lookahead after
-// the clock of the shard that adds it. No other shard is further then, and each of them reads that
-// clock and then the stop before it goes further.
+// addAlone adds an event before which all shards stop. If they run, it is at least a lookahead
+// after the clock of the shard that adds it. No other shard is further then, and each of them reads
+// that clock and then the stop before it goes further.
 func (f *Fabric) addAlone(e event) {
 	f.stopping.Lock()
 	defer f.stopping.Unlock()
