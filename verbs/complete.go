@@ -16,6 +16,7 @@ func (qp *QP) completeSend(status WCStatus, byteLen uint32) {
 		if qp.sinks() {
 			qp.extra.sink.take(&wc)
 		} else {
+			qp.closeSink() // a later one must not overtake this one
 			qp.push(qp.init.SendCQ, &wc, false)
 		}
 	}

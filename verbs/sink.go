@@ -11,8 +11,8 @@ type sink struct {
 
 // PostSendAndPoll is PostSend for one request, and then Poll of the QP's SendCQ, without progress.
 // It takes less time than both if the request is complete by then, as those between QPs of one
-// process often are. An error is that of PostSend, and n is then 0. An error of the CQ is left to
-// the next Poll.
+// process often are, and then returns its completion alone, even if the CQ has others. An error is
+// that of PostSend, and n is then 0. An error of the CQ is left to the next Poll.
 func (qp *QP) PostSendAndPoll(wr *SendWR, wcs []WC) (n int, err error) {
 	if n, err = qp.postAndSink(wr, wcs); err == nil && n == 0 {
 		n, _ = qp.init.SendCQ.take(wcs, nil)
@@ -62,6 +62,13 @@ func (qp *QP) openSink(room int) *sink {
 // goes through the CQ.
 func (qp *QP) sinks() bool {
 	return qp.extra != nil && qp.extra.sink.open && qp.init.SendCQ.armed.Load() == disarmed
+}
+
+// closeSink makes completions go through the CQ.
+func (qp *QP) closeSink() {
+	if qp.extra != nil {
+		qp.extra.sink.open = false
+	}
 }
 
 // take takes a completion.

@@ -56,6 +56,16 @@ func TestPostSendAndPoll(t *testing.T) {
 		t.Errorf("no event: %v", err)
 	}
 	check(t, r.cq.AckEvents(1))
+	// An earlier request completes in the same call, and causes the event.
+	r.lq.hold = true
+	check(t, r.qp.PostSend(&verbs.SendWR{WRID: 9, Opcode: verbs.Send, Flags: verbs.SendSignaled}))
+	r.lq.hold = false
+	check(t, r.cq.ReqNotify(false))
+	post(10, verbs.SendSignaled, 4, 9, 10)
+	if _, err := r.ch.TryGetEvent(); err != nil {
+		t.Errorf("no event: %v", err)
+	}
+	check(t, r.cq.AckEvents(1))
 	var refused *verbs.PostError
 	if n, err := r.qp.PostSendAndPoll(&verbs.SendWR{Opcode: 200}, wcs[:]); n != 0 || !errors.As(err, &refused) {
 		t.Errorf("a request that is refused: %d, %v", n, err)

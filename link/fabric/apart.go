@@ -10,7 +10,8 @@ import (
 
 // Alone calls f when d has passed, at a time when no host runs, so that it may use all of them. The
 // time must be at least Fabric.Lookahead, if it is a function or a process of the host that calls
-// Alone. At each call all workers wait for each other, so it costs more than a timer.
+// Alone; those of other hosts may not. At each call all workers wait for each other, so it costs more
+// than a timer.
 func (h *Host) Alone(d time.Duration, f func()) {
 	fabric, s := h.f, h.shard
 	at := max(s.now.after(max(d, 0)), 1)
@@ -23,6 +24,8 @@ func (h *Host) Alone(d time.Duration, f func()) {
 	switch {
 	case fabric.lookahead == 0:
 		s.agenda.add(at, &h.origin, do, nil)
+	case fabric.apart && s.acting != h:
+		panic("fabric: Host.Alone of another host, while it runs")
 	case fabric.apart && d < fabric.Lookahead():
 		panic(fmt.Sprintf("fabric: Host.Alone(%v): other hosts run, and it must be at least %v", d, fabric.Lookahead()))
 	default:

@@ -60,10 +60,9 @@ func BenchmarkPackets(b *testing.B) {
 }
 
 // BenchmarkWorkers has the real time that two workers take for a permutation, as a share of that of
-// one, in turns: the tenth percentiles of short runs, as other programs disturb most long ones. It
-// also has the events of a lookahead,
-// and the busiest worker's share of those of a run: two workers take at least that share of one's
-// time.
+// one, in turns. It is of tenth percentiles of short runs: most long runs are disturbed by other
+// programs. It also has the events of a lookahead, and the busiest worker's share of those of a
+// run: two workers take at least that share of one's time.
 func BenchmarkWorkers(b *testing.B) {
 	for _, c := range []struct {
 		name     string

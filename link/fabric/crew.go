@@ -21,9 +21,9 @@ type crew struct {
 	failed    atomic.Bool // a shard has not run to the end of the stretch
 }
 
-// manyLooks is how often a goroutine looks before it sleeps. They take longer than shards of
-// hundreds of hosts differ. Who sleeps loses more than the time until it is woken: another program
-// gets its processor, and that program's data its caches.
+// manyLooks is how often a goroutine looks before it sleeps, for about a millisecond. The shards of
+// hundreds of hosts seldom differ by more. Whoever sleeps gives its processor, and the caches of
+// that, to another program.
 const manyLooks = 1 << 20
 
 // hire starts the goroutines.

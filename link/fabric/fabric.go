@@ -288,8 +288,8 @@ func (f *Fabric) newRandom(of uint64) *rand.ChaCha8 {
 // Hosts returns the hosts.
 func (f *Fabric) Hosts() []*Host { return slices.Clone(f.hosts) }
 
-// Now returns the virtual time since the fabric began. While hosts run at the same time, it is that
-// at which none did, the last time: see Host.Now.
+// Now returns the virtual time since the fabric began. While hosts run at the same time, it is the
+// last time at which none did, such as that when Run was called: see Host.Now.
 func (f *Fabric) Now() time.Duration {
 	if f.apart {
 		return time.Duration(f.began / nanosecond)

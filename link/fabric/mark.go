@@ -35,7 +35,7 @@ func (h *Host) remember() {
 		}
 	}
 	s.sends++
-	h.recent = append(h.recent, sending{s.place, s.sends, sent{h.sentFrames, h.digest}})
+	h.recent = append(h.recent, sending{s.here(), s.sends, sent{h.sentFrames, h.digest}})
 }
 
 // mark is a call of Host.Mark.
@@ -72,10 +72,11 @@ func (h *Host) sentUntil(m *mark) sent {
 }
 
 // Mark remembers what all hosts have sent until now, for Marked, instead of at an earlier time. A
-// function or a process of the host calls it.
+// function or a process of the host calls it. Of hosts of several workers that call it at one
+// instant, any counts.
 func (h *Host) Mark() {
 	f, s := h.f, h.shard
-	m := &mark{s.place, s, s.sends}
+	m := &mark{s.here(), s, s.sends}
 	if !f.apart {
 		f.mark.Store(m)
 		for _, s := range f.shards {

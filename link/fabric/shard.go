@@ -81,7 +81,7 @@ func (f *Fabric) divide() {
 		}
 	}
 	n := min(f.cfg.Workers, len(edges))
-	if n == 0 || len(edges) < 2 || f.lookahead == never {
+	if n == 0 || len(edges) < 2 || f.lookahead == never || f.lookahead < steps*nanosecond { // see runSteps
 		f.lookahead = 0
 	}
 	if f.lookahead == 0 {
@@ -283,3 +283,12 @@ func (s *shard) advance(l limit, done func() bool) bool {
 
 // pastInstant is the limit of what happens up to an instant.
 func pastInstant(end instant) limit { return limit{end, 1<<64 - 1} }
+
+// here is the place of what a process or a function does now, which may be later than that of the
+// last event.
+func (s *shard) here() limit {
+	if s.place.at < s.now {
+		return limit{s.now, 0}
+	}
+	return s.place
+}

@@ -57,7 +57,7 @@ func (l *batches) take() *batch {
 // runSteps runs the shard up to the stop of all, or until another one has failed.
 func (s *shard) runSteps(c *crew) {
 	f := s.f
-	step := max(f.lookahead/steps/nanosecond, 1) * nanosecond
+	step := f.lookahead / steps / nanosecond * nanosecond
 	for {
 		// The clocks are read first: what a shard has sent, its stop and its failure come before its
 		// clock.
@@ -83,7 +83,7 @@ func (s *shard) runSteps(c *crew) {
 		}
 		// Alone rounds down to nanoseconds, and so do clocks: what it adds is never before a clock and
 		// a lookahead.
-		if end := begins - begins%nanosecond + step; begins < l.at && end < l.at {
+		if end := begins - begins%nanosecond + min(step, never-begins); begins < l.at && end < l.at {
 			l = limit{end, 0}
 		}
 		if m := f.mark.Load(); m != nil && l.at-m.at > keepsSent*f.lookahead {

@@ -54,7 +54,7 @@ type Place[P comparable] struct {
 	state  state
 
 	decided chan struct{} // closed when it waits no more; nil if it never did
-	refusal error         // after it has waited
+	refusal error         // why it waits, or, after that, was refused
 }
 
 // state is how far a place has come.
@@ -80,9 +80,9 @@ func New[P comparable](limit int) *Gate[P] {
 // If the peer has its share, its oldest stranger ends. If all places are taken, or the peer has no
 // stranger and less than its share of what strangers do not hold, the oldest of the peer with most
 // strangers ends, provided that more than half of the places are strangers'. Otherwise the error is
-// ErrShare or ErrFull. While users of displaced places leave, there are at most half as many places
-// more. Newcomers that need one of these wait, also at most half as many as there are places. One
-// more is refused: the last to come of the peer with most of them.
+// ErrShare or ErrFull. The users of displaced places leave in their own time: at most half as many
+// as there are places. Then a newcomer that needs another's place waits. As many may wait. If one
+// more comes, the peer of which most wait loses the last to come, or the newcomer if it has as many.
 func (g *Gate[P]) Enter(of P, end func()) (*Place[P], error) {
 	g.mu.Lock()
 	at := &Place[P]{g: g, peer: of, end: end}
@@ -147,10 +147,10 @@ func (g *Gate[P]) admit(at *Place[P]) (displace func(), mustWait bool, err error
 	return displace, false, nil
 }
 
-// wait makes a newcomer wait. If too many do, one is refused with err, which wait returns if
-// that is the newcomer. mu is held.
+// wait makes a newcomer wait, because of err. If too many do, one is refused with its reason, which
+// wait returns if that is the newcomer. mu is held.
 func (g *Gate[P]) wait(at *Place[P], err error) error {
-	at.decided = make(chan struct{})
+	at.decided, at.refusal = make(chan struct{}), err
 	if g.queue = append(g.queue, at); len(g.queue) <= g.half() {
 		return nil
 	}
@@ -163,7 +163,7 @@ func (g *Gate[P]) wait(at *Place[P], err error) error {
 			last = w
 		}
 	}
-	g.decide(last, err)
+	g.decide(last, last.refusal)
 	if last == at {
 		return err
 	}
@@ -173,11 +173,12 @@ func (g *Gate[P]) wait(at *Place[P], err error) error {
 // admitWaiting admits those that have waited, as far as they may be now. It returns what the caller
 // has to call without the lock. mu is held.
 func (g *Gate[P]) admitWaiting() (displace []func()) {
-	for len(g.queue) > 0 {
-		at := g.queue[0]
+	for i := 0; i < len(g.queue) && (g.held < g.limit || g.leaving < g.half()); {
+		at := g.queue[i]
 		end, mustWait, err := g.admit(at)
-		if mustWait {
-			break
+		if mustWait { // for the share of its peer, which others need not wait for
+			i++
+			continue
 		}
 		g.decide(at, err)
 		if end != nil {
@@ -199,7 +200,8 @@ func (g *Gate[P]) decide(at *Place[P], err error) {
 }
 
 // Wait waits until the place may be used: if many were displaced, until enough of their users have
-// left. After an error, which is ErrShare, ErrFull or that of ctx, it may not be used.
+// left. After an error, which is ErrShare, ErrFull or that of ctx, it may not be used, and the
+// caller calls Leave.
 func (at *Place[P]) Wait(ctx context.Context) error {
 	if at.decided == nil {
 		return nil

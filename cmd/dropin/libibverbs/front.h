@@ -340,9 +340,8 @@ int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **ba
 		*bad = wr; \
 	} while (0)
 
-// make_recv_ring gives a new QP a ring of receive requests if it can have one. It returns 0 or an
-// errno.
-int make_recv_ring(struct qp *q);
+// make_recv_ring gives a new QP a ring of receive requests if it can have one.
+void make_recv_ring(struct qp *q);
 void free_recv_ring(struct qp *q);
 int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);

@@ -77,7 +77,7 @@ static struct ibv_qp *create_qp(struct ibv_context *c, struct ibv_qp_init_attr_e
 		if (send_ops)
 			err = make_list(q, &a->cap);
 		if (!err)
-			err = make_recv_ring(q);
+			make_recv_ring(q);
 		if (err)
 			engine->destroy_qp(v->handle);
 	}

@@ -2,27 +2,24 @@
 // engine takes them when a message arrives. That saves a call of the engine for each.
 #include "front.h"
 
-int make_recv_ring(struct qp *q)
+void make_recv_ring(struct qp *q)
 {
 	struct sr_recv_ring *r = &q->recvs;
 	size_t n = q->cap.max_recv_wr, sges = n * q->cap.max_recv_sge;
 	pthread_mutex_init(&q->recvs_lock, NULL);
 	if (!n)
-		return 0;
+		return;
 	r->wrs = calloc(n, sizeof *r->wrs);
 	r->sges = calloc(sges + 1, sizeof *r->sges);
-	if (!r->wrs || !r->sges)
-		return ENOMEM;
 	r->size = n;
-	if (engine->use_recv_ring(q->ibv.qp_base.handle, r))
-		free_recv_ring(q); // it has none
-	return 0;
+	if (!r->wrs || !r->sges || engine->use_recv_ring(q->ibv.qp_base.handle, r))
+		free_recv_ring(q); // posts call the engine
 }
 
 void free_recv_ring(struct qp *q)
 {
 	pthread_mutex_lock(&q->recvs_lock); // a program may post while it destroys the QP
-	q->recvs.size = 0;
+	__atomic_store_n(&q->recvs.size, 0, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&q->recvs_lock);
 	free(q->recvs.wrs);
 	free(q->recvs.sges);
@@ -80,7 +77,7 @@ int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **ba
 {
 	struct qp *q = (struct qp *)qp;
 	int done, err = 0;
-	if (!q->recvs.size || inherited(&q->life) || !qp->handle) {
+	if (!__atomic_load_n(&q->recvs.size, __ATOMIC_RELAXED) || inherited(&q->life) || !qp->handle) {
 		if ((err = call_post_recv(qp, wr, &done)))
 			SET_BAD(wr, done, bad);
 		return err;

@@ -387,6 +387,8 @@ PUBLIC int recvmmsg(int fd, struct mmsghdr *m, unsigned n, int flags, struct tim
 	for (int i = 0; i < got; i++) {
 		if (m[i].msg_len || !length(&m[i].msg_hdr))
 			continue;
+		if (!is_direct(fd))
+			return got; // an empty datagram
 		// A reset is an error of the next call, if this one has read something.
 		return i ? i : ended(fd, 0, 1) ? -1 : got;
 	}

@@ -69,9 +69,11 @@ func mirror(from, to string, of fs.FileMode) error {
 		}
 	default:
 		// An os.File of each of a hundred devices would be offered to the runtime's poller first.
-		if err := unix.Mknod(to, unix.S_IFREG|0o644, 0); err != nil {
-			return &fs.PathError{Op: "mknod", Path: to, Err: err}
+		fd, err := unix.Open(to, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
+		if err != nil {
+			return &fs.PathError{Op: "create", Path: to, Err: err}
 		}
+		_ = unix.Close(fd)
 	}
 	if err := unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("bind %s: %w", from, err)

@@ -137,7 +137,7 @@ func (g *guarded) Accept() (net.Conn, error) {
 		}
 		c := &admitted{Conn: conn}
 		if c.place, err = g.gate.Enter(Peer(conn), func() { _ = c.Close() }); err == nil {
-			err = c.place.Wait(context.Background()) // those displaced have left in the call
+			err = Wait(context.Background(), c.place) // the connections that Enter displaces leave in the call
 		}
 		if err == nil {
 			return c, nil

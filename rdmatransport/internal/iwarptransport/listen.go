@@ -110,6 +110,7 @@ func (l *listener) closeAll() {
 
 func (l *listener) accept() {
 	defer close(l.done)
+	defer l.cancel() // requests that wait for places
 	for {
 		c, err := l.tcp.Accept()
 		if err != nil {

@@ -149,9 +149,11 @@ func newRig(t testing.TB, c config) *rig {
 	r.dev = must(rdmatransport.Open(&host{ports: []*port{r.port, r.port2}},
 		&rdmatransport.Config{RoCE: roce.Config{SelectiveRepeat: !c.goBackN, DCQCN: c.dcqcn,
 			ByDelay: c.byDelay, StrictICRC: c.strictICRC, RxeFlush: c.rxeFlush}}))
-	if !c.exact {
-		rocetransport.SetLate(r.port, cmp.Or(c.late, time.Millisecond))
+	late := cmp.Or(c.late, time.Millisecond)
+	if c.exact {
+		late = 0
 	}
+	rocetransport.SetLate(r.port, late)
 	r.pd = must(r.dev.AllocPD())
 	r.scq = must(r.dev.CreateCQ(c.cqe, nil))
 	r.rcq = must(r.dev.CreateCQ(c.cqe, nil))

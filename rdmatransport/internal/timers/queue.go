@@ -34,11 +34,16 @@ type Queue struct {
 	wakeAt  int64       // when wake fires; 0 if it is not set
 	closed  bool
 
+	woke bool // wake has fired
+
 	// Written under mu. It is read for each packet, so it has a cache line to itself.
 	_    [64]byte
 	late atomic.Int64
 	_    [56]byte
 }
+
+// presumed is how late a queue on a machine is presumed to wake up until it has.
+const presumed = time.Millisecond
 
 // Timer is one timer; it may be part of a larger struct. It belongs to one queue and must not be
 // copied after Init.
@@ -77,6 +82,7 @@ func New(c stack.Clock) *Queue {
 		close(q.done)
 		return q
 	}
+	q.late.Store(int64(presumed))
 	wake, timer := c.NewTimer(math.MaxInt64)
 	q.wake = timer
 	go q.run(wake)
@@ -172,15 +178,23 @@ func (q *Queue) wakeUp(at, now int64) {
 
 // woken measures how late wake has fired. mu is held.
 func (q *Queue) woken() {
-	if late := q.now() - q.wakeAt; q.wakeAt != 0 && late >= 0 {
-		q.late.Store(max(q.late.Load(), late))
-		q.wakeAt = 0
+	late := q.now() - q.wakeAt
+	if q.wakeAt == 0 || late < 0 {
+		return
 	}
+	q.wakeAt = 0
+	late = (late + 999) / 1000 * 1000 // so that what follows from it can be compared in microseconds
+	if q.woke {
+		late = max(late, q.late.Load())
+	}
+	q.woke = true
+	q.late.Store(late)
 }
 
-// Late returns the longest time, in nanoseconds, by which the queue has woken up late. On a
-// machine, a processor must become free for it first. In the time of a simulation, and in a bubble
-// of testing/synctest, it stays 0.
+// Late returns the longest time, in nanoseconds, by which the queue has woken up late, in whole
+// microseconds. On a machine, a processor must become free for it first; until that has happened
+// once, it is presumed. In the time of a simulation it stays 0, and in a bubble of testing/synctest
+// it becomes 0.
 func (q *Queue) Late() *atomic.Int64 { return &q.late }
 
 func (q *Queue) run(wake <-chan time.Time) {

@@ -251,15 +251,18 @@ func (r *run) connectQP(qp *verbs.QP, of, to *node, number, sends, receives uint
 // add divides a flow among the lanes, which post sends. It returns false if one is dead: then the
 // flow has failed.
 func (c *connection) add(f *flow) bool {
-	for i, bytes := range c.r.shares(f.bytes) {
-		l := c.lanes[i]
-		switch {
-		case bytes == 0:
-			continue
-		case l.dead != 0:
+	shares := c.r.shares(f.bytes)
+	for i, bytes := range shares {
+		if l := c.lanes[i]; bytes > 0 && l.dead != 0 {
 			c.r.failed(f, l.dead)
 			return false
 		}
+	}
+	for i, bytes := range shares {
+		if bytes == 0 {
+			continue
+		}
+		l := c.lanes[i]
 		f.parts++
 		if l.arrivals != nil {
 			f.arrivals++
@@ -359,7 +362,7 @@ func (l *lane) post() {
 		}
 		l.posted = append(l.posted, m)
 		if err := l.x.PostSend(&wr); err != nil {
-			l.r.check(err)
+			l.r.checkAt(l.from.h.Now, err)
 			return
 		}
 	}
@@ -380,7 +383,7 @@ func (l *lane) onEvent() {
 			l.close()
 		}
 	}()
-	events(l.r, l.ch, func(wc *verbs.WC) {
+	events(l.r, l.from.h, l.ch, func(wc *verbs.WC) {
 		if wc.Status != verbs.WCSuccess {
 			l.fail(wc.Status)
 			return
@@ -401,9 +404,9 @@ func (l *lane) onEvent() {
 
 // onArrival handles completions of the responder: immediates, which say what has arrived.
 func (l *lane) onArrival() {
-	events(l.r, l.arrived, func(wc *verbs.WC) {
+	events(l.r, l.to.h, l.arrived, func(wc *verbs.WC) {
 		if wc.Status == verbs.WCSuccess {
-			l.r.check(l.y.PostRecv(&verbs.RecvWR{}))
+			l.r.checkAt(l.to.h.Now, l.y.PostRecv(&verbs.RecvWR{}))
 			f := l.r.numbered(int(wc.ImmData))
 			if f.arrivals--; f.arrivals == 0 {
 				f.arrived()
@@ -428,18 +431,18 @@ func (l *lane) fail(status verbs.WCStatus) {
 }
 
 // events polls the CQ of a channel, and requests the next event.
-func events(r *run, ch *verbs.CompChannel, do func(*verbs.WC)) {
+func events(r *run, h *network.Host, ch *verbs.CompChannel, do func(*verbs.WC)) {
 	for {
 		cq, err := ch.TryGetEvent()
 		if err != nil {
 			return
 		}
-		r.check(cq.AckEvents(1))
-		r.check(cq.ReqNotify(false))
+		r.checkAt(h.Now, cq.AckEvents(1))
+		r.checkAt(h.Now, cq.ReqNotify(false))
 		var wcs [16]verbs.WC
 		for {
 			n, err := cq.Poll(wcs[:])
-			r.check(err)
+			r.checkAt(h.Now, err)
 			if n == 0 {
 				break
 			}

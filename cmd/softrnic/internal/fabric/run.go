@@ -166,15 +166,18 @@ func (r *run) plan() error {
 
 // check keeps the first error that must not happen, by virtual time. Of those of one time it keeps
 // the first by its text, as they come in any order.
-func (r *run) check(err error) {
+func (r *run) check(err error) { r.checkAt(r.f.Now, err) }
+
+// checkAt is check at the time of a host, which differs while others run.
+func (r *run) checkAt(clock func() time.Duration, err error) {
 	if err == nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := r.f.Now()
+	now := clock()
 	err = fmt.Errorf("at %v: %w", now, err)
-	if r.err == nil || now == r.errAt && err.Error() < r.err.Error() {
+	if r.err == nil || now < r.errAt || now == r.errAt && err.Error() < r.err.Error() {
 		r.err, r.errAt = err, now
 	}
 }

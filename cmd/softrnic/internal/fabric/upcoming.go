@@ -13,8 +13,7 @@ type upcoming struct {
 }
 
 // ahead is the time for which connections are made at once. A flow is known so long before it
-// starts. To use two hosts needs a time when no host runs, which ends a window of those that run at
-// the same time.
+// starts. To use two hosts needs a time when no host runs, for which all workers wait.
 const ahead = time.Microsecond
 
 // expect plans a flow.

@@ -237,6 +237,9 @@ func (r *run) storage(load int, w *workload, _ []int) error {
 					conns[s] = r.keep(&flow{load: load, from: s, to: c, read: true}, 0)
 				}
 			}
+			if r.err != nil { // the run ends
+				return
+			}
 			random = r.random(load, i)
 			var next func()
 			next = func() {

@@ -255,8 +255,8 @@ func (t *tree) addCounters(at string, dev *verbs.Device) error {
 	return err
 }
 
-// folders are directories below a root. Each is made and opened once: a path below the root has up
-// to ten directories.
+// folders are directories below a root. They stay open, as a path below the root has up to ten
+// directories. But there may be many, and few descriptors.
 type folders struct {
 	root string
 	open map[string]int // descriptors
@@ -274,6 +274,11 @@ func (f *folders) folder(path string) (dir int, name string, err error) {
 	}
 	if dir, err = openDir(at); err != nil {
 		return 0, "", err
+	}
+	const most = 32
+	if len(f.open) >= most {
+		f.close()
+		f.open = nil
 	}
 	if f.open == nil {
 		f.open = map[string]int{}

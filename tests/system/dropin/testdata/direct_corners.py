@@ -63,6 +63,12 @@ def many(s):
     got = messages(buffers)
     say(c("recvmmsg", s.fileno(), got, 2, socket.MSG_WAITALL, None), [m.len for m in got], [b.raw for b in buffers])
     say(c("recvmmsg", s.fileno(), got, 2, socket.MSG_DONTWAIT, None), c("recvmmsg", s.fileno(), got, 2, socket.MSG_ERRQUEUE, None))
+    # An empty datagram, of another socket, is not the end of a connection.
+    to, own = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    for b in (b"1", b"", b"23"):
+        to.send(b)
+    got = messages([ctypes.create_string_buffer(4) for _ in range(3)])
+    say(c("recvmmsg", own.fileno(), got, 3, 0, None), [m.len for m in got])
 
 
 def aborts(conn):

@@ -157,7 +157,10 @@ func refuse(s nvme.RejectStatus, format string, args ...any) error {
 
 // refuseFull refuses a connection that gets no place.
 func (t *Target) refuseFull(err error) error {
-	return refuse(nvme.RejectNoResources, "%w, of %d for all connections", err, t.cfg.Connections)
+	if errors.Is(err, admission.ErrFull) || errors.Is(err, admission.ErrShare) {
+		return refuse(nvme.RejectNoResources, "%w, of %d for all connections", err, t.cfg.Connections)
+	}
+	return refuse(nvme.RejectNoResources, "waiting for a place: %w", err)
 }
 
 // admit checks a connection request, and takes a place for it.
