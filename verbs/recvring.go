@@ -38,8 +38,9 @@ type recvRing struct {
 
 // UseRecvRing gives a QP in RESET an empty ring of receive requests, until Close. The error is
 // ErrInvalid if the sizes of the ring are not those of the QP. It is ErrNotSupported if the QP has
-// no receive queue of its own, or is one of iWARP. There, a message may be waiting for the call that
-// posts. Over RoCE an RC sender tries again, and other messages without a receive request are lost.
+// no receive queue of its own, or is one of iWARP. There, a message may be waiting for the call
+// that posts. Over RoCE an RC sender tries again, and other messages without a receive request are
+// lost.
 func (qp *QP) UseRecvRing(r *RecvRing) error {
 	const what = "use receive ring of"
 	qp.lock()

@@ -8,10 +8,10 @@ import (
 // Shards run at the same time, apart, until a stop: the end of a run, or a function of Host.Alone.
 // On the way they take steps: see step.go. Between, one goroutine has all of them.
 
-// Alone calls f when d has passed, at a time when no host runs, so that it may use all of them. The
-// time must be at least Fabric.Lookahead, if it is a function or a process of the host that calls
-// Alone; those of other hosts may not. At each call all workers wait for each other, so it costs more
-// than a timer.
+// Alone calls f when d has passed, at a time when no host runs, so that it may use all of them.
+// The time must be at least Fabric.Lookahead, if it is a function or a process of the host that
+// calls Alone; those of other hosts may not. At each call all workers wait for each other, so it
+// costs more than a timer.
 func (h *Host) Alone(d time.Duration, f func()) {
 	fabric, s := h.f, h.shard
 	at := max(s.now.after(max(d, 0)), 1)

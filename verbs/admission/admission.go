@@ -79,10 +79,11 @@ func New[P comparable](limit int) *Gate[P] {
 //
 // If the peer has its share, its oldest stranger ends. If all places are taken, or the peer has no
 // stranger and less than its share of what strangers do not hold, the oldest of the peer with most
-// strangers ends, provided that more than half of the places are strangers'. Otherwise the error is
-// ErrShare or ErrFull. The users of displaced places leave in their own time: at most half as many
-// as there are places. Then a newcomer that needs another's place waits. As many may wait. If one
-// more comes, the peer of which most wait loses the last to come, or the newcomer if it has as many.
+// strangers ends, provided that more than half of the places are strangers'. Otherwise the error
+// is ErrShare or ErrFull. The users of displaced places leave in their own time: at most half as
+// many as there are places. Then a newcomer that needs another's place waits. As many may wait. If
+// one more comes, the peer of which most wait loses the last to come, or the newcomer if it has as
+// many.
 func (g *Gate[P]) Enter(of P, end func()) (*Place[P], error) {
 	g.mu.Lock()
 	at := &Place[P]{g: g, peer: of, end: end}

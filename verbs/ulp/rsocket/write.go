@@ -200,8 +200,8 @@ func (c *Conn) postMessage(m message, data verbs.SendWR, to sge, id uint64) {
 	c.post(2)
 }
 
-// postData sends n bytes from the free space of the send buffer or inline, as one data message, or as
-// two if the peer's credits suffice for more.
+// postData sends n bytes from the free space of the send buffer or inline, as one data message, or
+// as two if the peer's credits suffice for more.
 func (c *Conn) postData(n int, inline []byte) {
 	s := &c.out
 	if tail := s.tail(n); tail > 0 && inline == nil && s.limit-s.sent > c.peer.credits/2 && s.slots >= 2+controlSlots {

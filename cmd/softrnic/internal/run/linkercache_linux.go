@@ -67,9 +67,9 @@ func readCache(file string, names []string) (found map[string][]cachedLibrary, o
 	return found, true
 }
 
-// missingInCache returns those of some libraries that the dynamic linker does not find, according to
-// its cache. sure is false if the linker may find a library that the cache lacks, or may reject one
-// that it has.
+// missingInCache returns those of some libraries that the dynamic linker does not find, according
+// to its cache. sure is false if the linker may find a library that the cache lacks, or may reject
+// one that it has.
 func missingInCache(cache string, libs []string) (missing []string, sure bool) {
 	const libc = "libc.so.6"
 	found, ok := readCache(cache, append([]string{libc}, libs...))

@@ -8,8 +8,8 @@ const lateFactor = 400
 
 // Allowance returns what a timer allows for processes that are scheduled late, this one or the
 // peer's: the given time at most, and lateFactor times the longest time by which a timer of this
-// device was late. On a machine without a real-time kernel that is the given time. In a simulation it
-// is 0.
+// device was late. On a machine without a real-time kernel that is the given time. In a simulation
+// it is 0.
 //
 // The latest round trips would be a closer measure for probes. But a retransmission timeout decides
 // that a peer is dead, so it must outlast what was never seen before, and a rate has no round trip.

@@ -30,8 +30,9 @@ func (m micros) duration() time.Duration { return time.Duration(m) * time.Micros
 func (t *rtt) reset() { *t = rtt{} }
 
 // wanted reports whether the next new packet should be measured. least is the shortest probe
-// timeout. If it is 0, as in a simulation, nothing is measured before a probe was sent. Probes after
-// the likely round trip disturb flows whose packets wait in queues or for the end of a pause.
+// timeout. If it is 0, as in a simulation, nothing is measured before a probe was sent. Probes
+// after the likely round trip disturb flows whose packets wait in queues or for the end of a
+// pause.
 func (t *rtt) wanted(least time.Duration) bool { return t.start == 0 && t.pto.duration() != least }
 
 // begin starts the measurement of a packet.
