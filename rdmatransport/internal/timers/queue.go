@@ -34,16 +34,15 @@ type Queue struct {
 	wakeAt  int64       // when wake fires; 0 if it is not set
 	closed  bool
 
-	woke bool // wake has fired
-
 	// Written under mu. It is read for each packet, so it has a cache line to itself.
 	_    [64]byte
 	late atomic.Int64
 	_    [56]byte
 }
 
-// presumed is how late a queue on a machine is presumed to wake up until it has.
-const presumed = time.Millisecond
+// usuallyLate is how late timers of a machine are at least presumed to be: Linux delays those of a
+// process by as much, so that it wakes up for several at once.
+const usuallyLate = 50 * time.Microsecond
 
 // Timer is one timer; it may be part of a larger struct. It belongs to one queue and must not be
 // copied after Init.
@@ -82,7 +81,7 @@ func New(c stack.Clock) *Queue {
 		close(q.done)
 		return q
 	}
-	q.late.Store(int64(presumed))
+	q.late.Store(int64(usuallyLate))
 	wake, timer := c.NewTimer(math.MaxInt64)
 	q.wake = timer
 	go q.run(wake)
@@ -184,17 +183,12 @@ func (q *Queue) woken() {
 	}
 	q.wakeAt = 0
 	late = (late + 999) / 1000 * 1000 // so that what follows from it can be compared in microseconds
-	if q.woke {
-		late = max(late, q.late.Load())
-	}
-	q.woke = true
-	q.late.Store(late)
+	q.late.Store(max(q.late.Load(), late))
 }
 
 // Late returns the longest time, in nanoseconds, by which the queue has woken up late, in whole
-// microseconds. On a machine, a processor must become free for it first; until that has happened
-// once, it is presumed. In the time of a simulation it stays 0, and in a bubble of testing/synctest
-// it becomes 0.
+// microseconds, and at least usuallyLate: on a machine, a processor must become free for it first.
+// In the time of a simulation it is 0.
 func (q *Queue) Late() *atomic.Int64 { return &q.late }
 
 func (q *Queue) run(wake <-chan time.Time) {
