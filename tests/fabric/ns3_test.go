@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -218,7 +219,7 @@ bytes, and what is counted (from the start to the last acknowledgement). Slowdow
 var sizeClasses = []struct {
 	name string
 	most int
-}{{"up to 10 kB", 10_000}, {"up to 100 kB", 100_000}, {"up to 1 MB", 1_000_000}, {"larger", 1 << 62}}
+}{{"up to 10 kB", 10_000}, {"up to 100 kB", 100_000}, {"up to 1 MB", 1_000_000}, {"larger", math.MaxInt}}
 
 func sizeClass(bytes int) int {
 	for i, c := range sizeClasses {
