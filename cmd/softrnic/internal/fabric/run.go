@@ -74,9 +74,9 @@ func (f *flow) finished() bool { return f.end > 0 && f.status == verbs.WCSuccess
 // outstanding is the least number of bytes that a lane has posted: twice the default window.
 const outstanding = 1 << 20
 
-// manyHosts have enough to do that two workers take less time than one. When they still waited for
-// each other after each delay of a cable, they took 0.77 of it with 54 hosts, with a third more
-// processor time (TestTwoWorkers of tests/fabric), and with 32 more time, on a busy machine.
+// manyHosts have enough to do that two workers take less time than one: 0.7 of it with 64 hosts,
+// and 0.84 with 54, in runs of half a second, with half more processor time (TestTwoWorkers of
+// tests/fabric).
 const manyHosts = 64
 
 // newRun makes the network and the nodes. The caller closes it. Without a number of workers it uses
