@@ -89,8 +89,8 @@ func New(nics []stack.NIC, cfg roce.Config, regions *memory.Regions, queue *time
 	}
 	e.env.Clock = queue.Now
 	e.shared.Clock = queue.Now
-	e.env.Late = queue.Late()
-	e.shared.NoForgeries = queue.Clock().Virtual()
+	simulated := queue.Clock().Virtual()
+	e.env.Prompt, e.shared.NoForgeries = simulated, simulated
 	e.selective, e.strictICRC, e.rxeFlush = cfg.SelectiveRepeat, cfg.StrictICRC, cfg.RxeFlush
 	if cfg.ByDelay != nil {
 		e.byDelay = newByDelay(cfg.ByDelay)

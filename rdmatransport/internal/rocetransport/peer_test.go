@@ -4,7 +4,6 @@ package rocetransport_test
 // every packet that the engine sends. The interface in between is only memory.
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -15,7 +14,6 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport"
-	"github.com/softrnic/softrnic/rdmatransport/internal/rocetransport"
 	"github.com/softrnic/softrnic/rdmatransport/roce"
 	"github.com/softrnic/softrnic/rdmatransport/wire"
 	"github.com/softrnic/softrnic/stack"
@@ -38,8 +36,6 @@ type config struct {
 	cqe         int
 	maxWR       int
 	goBackN     bool
-	exact       bool          // timers are not assumed to be late
-	late        time.Duration // how late they are assumed to be, 1 ms if 0
 	strictICRC  bool
 	rxeFlush    bool
 	dcqcn       *roce.DCQCN
@@ -149,11 +145,6 @@ func newRig(t testing.TB, c config) *rig {
 	r.dev = must(rdmatransport.Open(&host{ports: []*port{r.port, r.port2}},
 		&rdmatransport.Config{RoCE: roce.Config{SelectiveRepeat: !c.goBackN, DCQCN: c.dcqcn,
 			ByDelay: c.byDelay, StrictICRC: c.strictICRC, RxeFlush: c.rxeFlush}}))
-	late := cmp.Or(c.late, time.Millisecond)
-	if c.exact {
-		late = 0
-	}
-	rocetransport.SetLate(r.port, late)
 	r.pd = must(r.dev.AllocPD())
 	r.scq = must(r.dev.CreateCQ(c.cqe, nil))
 	r.rcq = must(r.dev.CreateCQ(c.cqe, nil))

@@ -31,18 +31,8 @@ type Queue struct {
 	mu      sync.Mutex
 	entries entries
 	wake    stack.Timer // for the first entry; set and reset under mu
-	wakeAt  int64       // when wake fires; 0 if it is not set
 	closed  bool
-
-	// Written under mu. It is read for each packet, so it has a cache line to itself.
-	_    [64]byte
-	late atomic.Int64
-	_    [56]byte
 }
-
-// usuallyLate is how late timers of a machine are at least presumed to be: Linux delays those of a
-// process by as much, so that it wakes up for several at once.
-const usuallyLate = 50 * time.Microsecond
 
 // Timer is one timer; it may be part of a larger struct. It belongs to one queue and must not be
 // copied after Init.
@@ -81,7 +71,6 @@ func New(c stack.Clock) *Queue {
 		close(q.done)
 		return q
 	}
-	q.late.Store(int64(usuallyLate))
 	wake, timer := c.NewTimer(math.MaxInt64)
 	q.wake = timer
 	go q.run(wake)
@@ -165,31 +154,9 @@ func (q *Queue) schedule(t *Timer) {
 		heap.Fix(&q.entries, t.index)
 	}
 	if t.index == 0 {
-		q.wakeUp(deadline, q.now())
+		q.wake.Reset(time.Duration(deadline - q.now()))
 	}
 }
-
-// wakeUp sets wake. mu is held.
-func (q *Queue) wakeUp(at, now int64) {
-	q.wakeAt = max(at, now)
-	q.wake.Reset(time.Duration(at - now))
-}
-
-// woken measures how late wake has fired. mu is held.
-func (q *Queue) woken() {
-	late := q.now() - q.wakeAt
-	if q.wakeAt == 0 || late < 0 {
-		return
-	}
-	q.wakeAt = 0
-	late = (late + 999) / 1000 * 1000 // so that what follows from it can be compared in microseconds
-	q.late.Store(max(q.late.Load(), late))
-}
-
-// Late returns the longest time, in nanoseconds, by which the queue has woken up late, in whole
-// microseconds, and at least usuallyLate: on a machine, a processor must become free for it first.
-// In the time of a simulation it is 0.
-func (q *Queue) Late() *atomic.Int64 { return &q.late }
 
 func (q *Queue) run(wake <-chan time.Time) {
 	defer close(q.done)
@@ -207,11 +174,10 @@ func (q *Queue) run(wake <-chan time.Time) {
 func (q *Queue) runDue() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.woken()
 	for !q.closed && len(q.entries) > 0 {
 		t, now := q.entries[0], q.now()
 		if due := t.entry.Load(); due > now {
-			q.wakeUp(due, now)
+			q.wake.Reset(time.Duration(due - now))
 			return
 		}
 		heap.Pop(&q.entries)

@@ -24,7 +24,6 @@ package send
 
 import (
 	"math/bits"
-	"sync/atomic"
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/trace"
@@ -56,9 +55,9 @@ type State struct {
 // does not trace.
 type Env struct {
 	Clock Clock
-	// Late is the longest time, in nanoseconds, by which a timer of this device was late. See
-	// Allowance.
-	Late *atomic.Int64
+	// Prompt says that neither the timers nor the peers are ever scheduled late, as in a simulation.
+	// See Allowance.
+	Prompt bool
 	// Trace receives the events of the State; nil if there is no tracing. The owner adds the time
 	// and the QP, which a State does not know.
 	Trace func(trace.Event)
