@@ -118,7 +118,7 @@ func (s *State) sacked(psn uint32, sack wire.Sack) {
 			break // only a forged list continues
 		}
 		if s.board.sacked(first, inFlight(distance+n)) {
-			s.alarm.onResponse()
+			s.onKept()
 		}
 	}
 	n, all := sack.Covered()
@@ -189,7 +189,7 @@ func (s *State) OnAnswer(psn uint32) (request int, offset uint32, o Outcome, ok 
 func (s *State) OnAnswered(psn uint32) (o Outcome) {
 	if s.mode.is(Selective) {
 		s.board.answered(psn)
-		s.alarm.onResponse()
+		s.onKept()
 		if s.rttSamples != nil {
 			s.onAnswered(func(at uint32) bool { return at == psn })
 		}
@@ -253,6 +253,9 @@ func (s *State) progress(una uint32) {
 	if s.rttSamples != nil {
 		s.onAnswered(func(psn uint32) bool { return wire.PSNDiff(una, psn) > 0 })
 	}
+	if s.rtt.covers(una) {
+		s.learn()
+	}
 	n := s.flight.acked(una)
 	s.acks.acked(una)
 	s.retries.reset()
@@ -268,9 +271,14 @@ func (s *State) progress(una uint32) {
 		s.setWindow(uint32(size))
 	}
 	s.reads.acked(una)
-	if s.rtt.covers(una) {
-		s.rtt.end(s.env.Clock(), s.leastProbe())
+}
+
+// onKept is called for an answer that reports packets as kept, or carries responses after a gap.
+func (s *State) onKept() {
+	if s.rtt.probed {
+		s.learn()
 	}
+	s.alarm.onResponse()
 }
 
 // endRNRWait ends the RNR wait, because the peer has executed the PSN of the RNR NAK.
