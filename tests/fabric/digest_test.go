@@ -13,7 +13,7 @@ import (
 	"github.com/softrnic/softrnic/tests/internal/gate"
 )
 
-// TestDigests: 54, 64 and 256 hosts give the same digest in ten runs each, on one to three
+// TestDigests: 54, 64, 256 and 1,024 hosts give the same digest in ten runs each, on one to three
 // processors, beside goroutines that never wait, and on arm64 under qemu-user.
 func TestDigests(t *testing.T) {
 	gate.Long(t)
@@ -47,10 +47,12 @@ func TestDigests(t *testing.T) {
 		{54, "fat-tree:k=6", "poisson:load=0.5,duration=200us,sizes=testdata/irn.csv"},
 		{64, "leaf-spine:leaves=8,hosts=8,spines=4", "permutation:size=200kB,shift=9"},
 		{256, "leaf-spine:leaves=16,hosts=16,spines=8", "permutation:size=100kB,shift=17"},
+		{1024, "fat-tree:k=16", "permutation:size=30kB,shift=65"},
 	} {
+		fatTree := strings.HasPrefix(c.topology, "fat-tree")
 		args := []string{"fabric", "run", "--json", "--topology", c.topology, "--workload", c.workload, "--seed=5", "--set=switch.queue=150kB",
 			"--set=switch.ecn.max=100kB", "--set=switch.ecn.p=0.1", "--set=rdma.timeout=6", "--set=rdma.dcqcn.enabled=true",
-			"--failure=cable-down:node=" + map[bool]string{true: "edge0,peer=aggregation0", false: "leaf0,peer=spine0"}[c.hosts == 54] +
+			"--failure=cable-down:node=" + map[bool]string{true: "edge0,peer=aggregation0", false: "leaf0,peer=spine0"}[fatTree] +
 				",at=20us,for=30us"}
 		first := digest([]string{"GOMAXPROCS=1"}, append([]string{x.program}, args...)...)
 		for run := 1; run < 10; run++ {
