@@ -42,6 +42,7 @@ type socketProgram struct {
 	port   int
 	fill   []string // a command that runs once while the server does
 	client []string
+	unix   []string // the client on the server's Unix socket, which direct connections cannot surpass; nil if it has none
 	figure func(out []byte) (float64, error)
 }
 
@@ -66,8 +67,9 @@ var programs = []socketProgram{
 	{
 		name: "redis-benchmark, GET, 50 connections", goal: 1.5, unit: "requests/s",
 		server: []string{"redis-server", "--bind", "ADDR", "--port", "6390", "--save", "", "--protected-mode", "no",
-			"--dir", "DIR"}, port: 6390,
+			"--dir", "DIR", "--unixsocket", "DIR/socket"}, port: 6390,
 		client: []string{"redis-benchmark", "-h", "ADDR", "-p", "6390", "-t", "get", "-c", "50", "-n", "50000", "--csv"},
+		unix:   []string{"redis-benchmark", "-s", "DIR/socket", "-t", "get", "-c", "50", "-n", "50000", "--csv"},
 		figure: matched(`"GET","([\d.]+)"`),
 	},
 	{
@@ -78,6 +80,7 @@ var programs = []socketProgram{
 		port:   5440,
 		fill:   []string{"pgbench", "-h", "ADDR", "-p", "5440", "-U", "postgres", "-q", "-i", "postgres"},
 		client: []string{"pgbench", "-h", "ADDR", "-p", "5440", "-U", "postgres", "-n", "-S", "-c", "4", "-j", "2", "-T", "2", "postgres"},
+		unix:   []string{"pgbench", "-h", "DIR", "-p", "5440", "-U", "postgres", "-n", "-S", "-c", "4", "-j", "2", "-T", "2", "postgres"},
 		figure: matched(`tps = ([\d.]+)`),
 	},
 	{
@@ -111,12 +114,19 @@ func programExperiments() (all []*experiment) {
 			{What: p.name + ", run --sockets, loopback", Goal: p.goal, Unit: p.unit, Against: "plain TCP"},
 		}
 		all = append(all, &experiment{rows, func(ctx context.Context, l *lab) error {
-			plain, err := l.program(ctx, &p)
+			plain, err := l.program(ctx, &p, p.client)
 			if err != nil {
 				return err
 			}
+			if p.unix != nil {
+				figure, err := l.program(ctx, &p, p.unix)
+				if err != nil {
+					return err
+				}
+				rows[0].Floor, rows[0].FloorOf = append(rows[0].Floor, figure/plain), "the program itself on a Unix socket"
+			}
 			for i, under := range [][]string{{"run", "--sockets", "--sockets-direct", "--"}, {"run", "--sockets", "--"}} {
-				figure, err := l.program(ctx, &p, under...)
+				figure, err := l.program(ctx, &p, p.client, under...)
 				if err != nil {
 					return err
 				}
@@ -128,9 +138,9 @@ func programExperiments() (all []*experiment) {
 	return all
 }
 
-// program starts a program's server, and returns the figure of its client. Both run under softrnic
-// with the arguments under, if there are any.
-func (l *lab) program(ctx context.Context, p *socketProgram, under ...string) (figure float64, err error) {
+// program starts a program's server, and returns the figure of a client of it. Both run under
+// softrnic with the arguments under, if there are any.
+func (l *lab) program(ctx context.Context, p *socketProgram, client []string, under ...string) (figure float64, err error) {
 	if len(under) > 0 {
 		if err := l.install(ctx); err != nil {
 			return 0, err
@@ -179,7 +189,7 @@ func (l *lab) program(ctx context.Context, p *socketProgram, under ...string) (f
 		}
 	}
 	l.prepared[dir] = true
-	out, err := l.outputAs(ctx, dir, slices.Concat(under, p.client))
+	out, err := l.outputAs(ctx, dir, slices.Concat(under, client))
 	if err != nil {
 		return 0, err
 	}
