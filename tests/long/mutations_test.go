@@ -60,7 +60,7 @@ var mutations = []mutation{
 	{"lateness is forgotten", roceSend + "lateness.go", "l.recent.Swap(0)", "l.recent.Load()", roceSend, ""},
 	{"no probe is sent before an answer is requested", roceSend + "retransmit.go", " && s.awaitsAnswer()\n", "\n", roceSend, ""},
 	{"an answer of the scoreboard ends the wait after a probe", roceSend + "acknowledge.go",
-		"\tif s.rtt.probed {\n\t\ts.learn()\n\t}\n", "", roceSend, ""},
+		"\tif s.rtt.probing() {\n\t\ts.learn()\n\t}\n", "", roceSend, ""},
 	{"the packet of an RNR NAK during recovery is sent again", roceSend + "acknowledge.go",
 		"s.board.markLost(psn) // only this PSN is sent again: the peer keeps later packets", "_ = psn", roceSend, ""},
 	{"an atomic's address is a multiple of 8, whatever its memory's is", "rdmatransport/internal/rocetransport/deferred.go",

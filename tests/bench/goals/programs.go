@@ -42,7 +42,7 @@ type socketProgram struct {
 	port   int
 	fill   []string // a command that runs once while the server does
 	client []string
-	unix   []string // the client on the server's Unix socket, which direct connections cannot surpass; nil if it has none
+	unix   []string // the client on the server's own Unix socket, for comparison; nil if it has none
 	figure func(out []byte) (float64, error)
 }
 

@@ -143,6 +143,7 @@ func (s *State) OnRNR(psn uint32, wait time.Duration) (o Outcome, isNew bool) {
 	}
 	if recovering && psn != s.flight.una {
 		s.board.markLost(psn) // only this PSN is sent again: the peer keeps later packets
+		s.rtt.cancel()        // the wait says nothing about how late answers are
 	} else {
 		s.rewind()
 		s.change(onRNR)
@@ -275,7 +276,7 @@ func (s *State) progress(una uint32) {
 
 // onKept is called for an answer that reports packets as kept, or carries responses after a gap.
 func (s *State) onKept() {
-	if s.rtt.probed {
+	if s.rtt.probing() {
 		s.learn()
 	}
 	s.alarm.onResponse()

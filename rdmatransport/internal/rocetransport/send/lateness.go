@@ -40,8 +40,8 @@ type LateAnswers struct {
 const (
 	// firstAnswers is how many answers must have come before their lateness counts.
 	firstAnswers = 16
-	// latePeriod is how long lateness is remembered at least, and half of the longest time while
-	// answers are measured.
+	// latePeriod is how long lateness is remembered at least. While answers are measured all the time,
+	// it is forgotten after two periods at most.
 	latePeriod = 5 * time.Second
 )
 

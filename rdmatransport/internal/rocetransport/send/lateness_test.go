@@ -254,7 +254,7 @@ func TestKeptAfterProbe(t *testing.T) {
 	d.OnSelectiveNAK(d.psn, sacktest.Of(1))
 	d.DetectLosses()
 	d.send()
-	if d.rtt.probed {
+	if d.rtt.probing() {
 		t.Error("it goes on")
 	}
 	d.now += time.Millisecond
@@ -264,5 +264,65 @@ func TestKeptAfterProbe(t *testing.T) {
 	d.answer(100 * time.Microsecond)
 	if got := d.answer(50 * time.Millisecond); got != 150*time.Microsecond {
 		t.Errorf("the next probe waits %v", got)
+	}
+}
+
+// TestLossUnderLoad: a probe that is answered sooner than the packets before it, because its path's
+// queues are empty since, is not taken for a late answer.
+func TestLossUnderLoad(t *testing.T) {
+	const us = time.Microsecond
+	for _, selective := range []bool{false, true} {
+		d := newDevice(t, selective) // round trips of 100 µs
+		for range 400 {
+			d.answer(1000 * us)
+		}
+		first := d.answerProbe(100 * us)
+		for range 5 {
+			for range 20 {
+				d.answer(1000 * us)
+			}
+			if wait := d.answerProbe(100 * us); wait > first+50*us {
+				t.Errorf("selective %t: a probe waits %v, and the first waited %v", selective, wait, first)
+			}
+		}
+	}
+}
+
+// TestProbeSentLater: the time from when a probe is due to when the rate or the adapter lets it be
+// sent is not taken for lateness of its answer.
+func TestProbeSentLater(t *testing.T) {
+	const us = time.Microsecond
+	for _, selective := range []bool{false, true} {
+		d := newDevice(t, selective)
+		d.post(Send, 1)
+		d.send()
+		d.pass()
+		d.now += 20000 * us
+		d.send()
+		d.now += 100 * us
+		d.psn++
+		d.OnAck(d.psn)
+		d.send()
+		d.answer(100 * us)
+		if got := d.answer(50000 * us); got != 150*us {
+			t.Errorf("selective %t: the next probe waits %v", selective, got)
+		}
+	}
+}
+
+// TestRNRWaitAfterProbe: an RNR wait is not taken for lateness.
+func TestRNRWaitAfterProbe(t *testing.T) {
+	const us = time.Microsecond
+	d := newDevice(t, true)
+	d.post(Read, 1)
+	d.post(Send, 1)
+	d.send()
+	d.pass()
+	d.send()
+	if _, isNew := d.OnRNR(d.psn+1, 10*time.Millisecond); !isNew || d.Mode() != Selective {
+		t.Fatalf("an RNR NAK of the probe: new %t, %v", isNew, d.Mode())
+	}
+	if d.rtt.probing() {
+		t.Error("it goes on awaiting the probe's answer")
 	}
 }

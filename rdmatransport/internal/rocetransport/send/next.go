@@ -406,8 +406,12 @@ func (s *State) onRetransmitted(b *Burst) {
 			s.rttSamples.cancel(b.PSN)
 		}
 		s.board.resent(b.PSN, b.Packets, b.Kind.answered())
+		if s.rtt.await == probeDue {
+			s.rtt.sentProbe(s.env.Clock())
+		}
 	case fromProbe:
 		s.probe.sent(b.PSN, b.Packets)
+		s.rtt.sentProbe(s.env.Clock())
 		if s.probe.after == s.flight.max {
 			s.change(onProbeOver)
 		} else {

@@ -104,7 +104,7 @@ func (s *State) sendProbe(now time.Duration) {
 	} else {
 		s.probe.schedule()
 	}
-	s.rtt.beginProbe(now)
+	s.rtt.dueProbe()
 	s.traceProbe()
 }
 
@@ -130,9 +130,9 @@ func (s *State) probeAnswered(o *Outcome) {
 
 // setProbe sets the probe alarm.
 func (s *State) setProbe(now time.Duration) {
-	likely, most := s.rtt.likely(), backProbeWait
+	likely, least, most := s.rtt.likely(), backGranularity, backProbeWait
 	if s.mode.selective {
-		most = probeWait
+		least, most = granularity, min(probeWait, s.timeout()/2)
 	}
 	share := s.timeout() / probeShare
 	if !s.rtt.measured() {
@@ -141,7 +141,7 @@ func (s *State) setProbe(now time.Duration) {
 	if !s.env.Answers.known() {
 		likely = max(likely, min(share, most), s.env.Allowance(most))
 	}
-	after := s.rtt.probeTimeout(s.env.Answers.wait(likely, s.env.Allowance(granularity), most))
+	after := s.rtt.probeTimeout(s.env.Answers.wait(likely, s.env.Allowance(least), most))
 	s.alarm.setProbe(now + after)
 	s.traceAlarm(Probe, after)
 }
@@ -153,7 +153,7 @@ func (s *State) learn() {
 	var late time.Duration
 	var known bool
 	switch {
-	case !s.rtt.probed:
+	case !s.rtt.probing():
 		late, known = s.rtt.end(now)
 	case s.alarm.isSet(Retransmission):
 		late, known = s.rtt.endProbe(now, s.alarm.due-s.alarm.timeout(s.timeout()))

@@ -12,25 +12,39 @@ import (
 //
 // It also tells how late answers are, after the longest likely round trip, for LateAnswers.
 type rtt struct {
-	start    time.Duration // when the measured packet, or the last probe, was sent; 0 if neither was
+	start    time.Duration // when the measured packet, or the last probe, was sent
 	psn      uint32        // PSN of the measured packet
-	smoothed micros        // 0 before the first measurement
-	variance micros        // mean deviation
-	doubled  uint8         // how many times the probe timeout was doubled since the last measurement
-	measures uint8         // measurements in turn, up to sampled
-	skip     uint8         // packets before the next one
-	probed   bool          // start is the time of a probe
+	smoothed eighths       // 0 before the first measurement
+	variance eighths       // mean deviation
+	shortest eighths       // of all round trips
+	await    awaited
+	doubled  uint8 // how many times the probe timeout was doubled since the last measurement
+	measures uint8 // measurements in turn, up to sampled
+	skip     uint8 // packets before the next one
 }
 
-// micros is a duration in microseconds, from one to an hour. It is small because there are many
-// QPs, most of them idle.
-type micros uint32
+// awaited is what an rtt awaits the answer to.
+type awaited uint8
 
-func inMicros(d time.Duration) micros {
-	return micros(min(max(d.Microseconds(), 1), int64(time.Hour/time.Microsecond)))
+const (
+	nothing   awaited = iota
+	measured          // a packet that is measured
+	probeDue          // a packet, with a probe that is due but not yet sent
+	probeSent         // a probe, or a packet before it
+)
+
+// eighths is a duration in eighths of a microsecond, from one to nine minutes. It is small because
+// there are many QPs, most of them idle. In whole microseconds, the mean of short round trips would
+// stay near the least of them.
+type eighths uint32
+
+const eighth = time.Microsecond / 8
+
+func inEighths(d time.Duration) eighths {
+	return eighths(min(max((d+eighth/2)/eighth, 1), 1<<32-1))
 }
 
-func (m micros) duration() time.Duration { return time.Duration(m) * time.Microsecond }
+func (e eighths) duration() time.Duration { return time.Duration(e) * eighth }
 
 const (
 	sampled     = 16
@@ -43,7 +57,7 @@ func (t *rtt) reset() { *t = rtt{} }
 // measured.
 func (t *rtt) wanted() bool {
 	switch {
-	case t.start != 0:
+	case t.await != nothing:
 		return false
 	case t.skip > 0:
 		t.skip--
@@ -53,16 +67,19 @@ func (t *rtt) wanted() bool {
 }
 
 // begin starts the measurement of a packet.
-func (t *rtt) begin(psn uint32, now time.Duration) { t.psn, t.start = psn, now }
+func (t *rtt) begin(psn uint32, now time.Duration) { t.psn, t.start, t.await = psn, now, measured }
 
 // cancel abandons the measurement of a retransmitted packet. Its acknowledgement would be ambiguous
 // (Karn's algorithm).
-func (t *rtt) cancel() { t.start, t.probed = 0, false }
+func (t *rtt) cancel() { t.await = nothing }
+
+// probing reports whether a probe is due or was sent, and no answer has come since.
+func (t *rtt) probing() bool { return t.await >= probeDue }
 
 // covers reports whether an acknowledgement of everything before una completes the measurement, or
 // the wait after a probe.
 func (t *rtt) covers(una uint32) bool {
-	return t.start != 0 && (t.probed || wire.PSNDiff(una, t.psn) > 0)
+	return t.probing() || t.await == measured && wire.PSNDiff(una, t.psn) > 0
 }
 
 // end completes the measurement and updates the estimate. It returns how late the answer came, if
@@ -72,13 +89,13 @@ func (t *rtt) end(now time.Duration) (late time.Duration, known bool) {
 	late, known = max(took-t.likely(), 0), t.measured()
 	smoothed, variance := t.smoothed.duration(), t.variance.duration()
 	if !known {
-		smoothed, variance = took, took/2
+		smoothed, variance, t.shortest = took, took/2, inEighths(took)
 	} else {
 		variance += ((took - smoothed).Abs() - variance) / 4
 		smoothed += (took - smoothed) / 8
 	}
-	t.smoothed, t.variance = inMicros(smoothed), inMicros(variance)
-	t.start, t.doubled = 0, 0
+	t.smoothed, t.variance, t.shortest = inEighths(smoothed), inEighths(variance), min(t.shortest, inEighths(took))
+	t.await, t.doubled = nothing, 0
 	if t.measures++; t.measures >= sampled {
 		t.measures, t.skip = sampled, sampled-1
 	}
@@ -97,7 +114,7 @@ func (t *rtt) likely() time.Duration {
 // probeTimeout returns how long to wait for an answer before a probe. first is the time to wait if
 // none was sent yet.
 func (t *rtt) probeTimeout(first time.Duration) time.Duration {
-	return min(first<<t.doubled, time.Hour)
+	return min(min(first, time.Hour)<<t.doubled, time.Hour)
 }
 
 // backOff doubles the probe timeout until the next measurement, as the peer may have become slower
@@ -106,21 +123,26 @@ func (t *rtt) backOff() {
 	t.doubled, t.measures, t.skip = min(t.doubled+1, mostDoubled), 0, 0
 }
 
-// beginProbe begins the wait after a probe. A measurement is abandoned.
-func (t *rtt) beginProbe(now time.Duration) { t.start, t.probed = now, true }
+// dueProbe says that a probe is to be sent. A measurement is abandoned.
+func (t *rtt) dueProbe() { t.await = probeDue }
 
-// endProbe ends the wait after a probe, with the first answer since. The answer was awaited since
-// the given time. It is that to the probe, or a late one to a packet before it. endProbe returns
-// how late it was in any case. An answer that comes sooner than one to the probe could is to a
-// packet before it. One that comes later than one to the probe should is late even as that. Others
-// say nothing.
+// sentProbe says that the probe was sent. It may have waited, for the rate or for the adapter.
+func (t *rtt) sentProbe(now time.Duration) { t.start, t.await = now, probeSent }
+
+// endProbe ends the wait for an answer while a probe is due, or after it, with the first answer. The
+// answer was awaited since the given time. It returns how late the answer was, if that is known:
+//
+//   - Before the probe was sent it is an answer to a packet before the probe. So it is within half of
+//     the shortest round trip, also if queues have become empty since, unless it answers an earlier
+//     probe.
+//   - After the longest likely round trip it is late, even if it is the answer to the probe.
 func (t *rtt) endProbe(now, since time.Duration) (late time.Duration, known bool) {
-	after, likely := now-t.start, t.likely()
+	sent, after, likely := t.await == probeSent, now-t.start, t.likely()
 	t.cancel()
 	switch {
 	case !t.measured():
 		return 0, false
-	case after < t.smoothed.duration()/2:
+	case !sent, after < t.shortest.duration()/2 && t.doubled == 1:
 		return max(now-since-likely, 0), true
 	case after > likely:
 		return after - likely, true
