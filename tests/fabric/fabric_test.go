@@ -320,6 +320,7 @@ completion, on average of two seeds. By flow, the hash has addresses and ports, 
 		{"each host sends 4 MB to the next leaf", permutation, "flow"},
 		{"the same", permutation, "qp"},
 		{"8 rings at a time, each of a host of each leaf: all-reduce of 2 MB", rings, "flow"},
+		{"the same", rings, "qp"},
 	} {
 		var times []float64
 		for _, qps := range []int{1, 4, 16} {

@@ -129,11 +129,11 @@ func (t *rtt) dueProbe() { t.await = probeDue }
 // sentProbe says that the probe was sent. It may have waited, for the rate or for the adapter.
 func (t *rtt) sentProbe(now time.Duration) { t.start, t.await = now, probeSent }
 
-// endProbe ends the wait for an answer while a probe is due, or after it, with the first answer. The
-// answer was awaited since the given time. It returns how late the answer was, if that is known:
+// endProbe ends the wait for an answer while a probe is due, or after it, with the first answer.
+// That was awaited since the given time. endProbe returns how late it was, if that is known:
 //
-//   - Before the probe was sent it is an answer to a packet before the probe. So it is within half of
-//     the shortest round trip, also if queues have become empty since, unless it answers an earlier
+//   - Before the probe was sent, it is an answer to a packet before the probe. So it is within half
+//     of the shortest round trip, also if queues have become empty, unless it answers an earlier
 //     probe.
 //   - After the longest likely round trip it is late, even if it is the answer to the probe.
 func (t *rtt) endProbe(now, since time.Duration) (late time.Duration, known bool) {
