@@ -19,8 +19,11 @@ func TestTwoWorkers(t *testing.T) {
 	for _, c := range []struct{ topology, workload string }{
 		{"fat-tree:k=8", "permutation:size=32MB,shift=37"},
 		{"fat-tree:k=8", "permutation:size=8MB,shift=37"},
+		{"fat-tree:k=6", "permutation:size=32MB,shift=19"},
 		{"fat-tree:k=6", "permutation:size=8MB,shift=19"},
+		{"leaf-spine:leaves=8,hosts=8,spines=8", "permutation:size=32MB,shift=9"},
 		{"leaf-spine:leaves=8,hosts=8,spines=8", "permutation:size=8MB,shift=9"},
+		{"leaf-spine:leaves=4,hosts=8,spines=4", "poisson:load=0.5,duration=20ms,sizes=../../cmd/softrnic/internal/fabric/testdata/sizes.csv"},
 		{"leaf-spine:leaves=16,hosts=16,spines=16", "permutation:size=4MB,shift=67"},
 		{"fat-tree:k=8", "poisson:load=0.5,duration=1ms,sizes=../../cmd/softrnic/internal/fabric/testdata/sizes.csv"},
 		{"fat-tree:k=16", "permutation:size=1MB,shift=67"},
