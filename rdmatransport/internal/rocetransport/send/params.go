@@ -30,16 +30,16 @@ const (
 	// retransmission or of a NAK.
 	//
 	// For a peer that goes back, only a second loss needs a probe. A probe for nothing costs more
-	// there: all that is in flight may be sent again. So backGranularity and backProbeWait are longer.
+	// there: all that is in flight may be sent again, also to a peer that is slow because it has much
+	// to do. So with processes that are late the wait is backProbeWait, whatever was seen.
 	//
 	// Without a measured round trip, the likely one is 1/probeShare of the timeout. Before enough
 	// answers have come, the wait is that or an allowance of the bound, as on a machine.
-	probeShare      = 16
-	granularity     = time.Millisecond
-	backGranularity = 4 * time.Millisecond
-	probeWait       = 5 * time.Millisecond
-	backProbeWait   = 20 * time.Millisecond
-	maxProbes       = 5
+	probeShare    = 16
+	granularity   = time.Millisecond
+	probeWait     = 5 * time.Millisecond
+	backProbeWait = 20 * time.Millisecond
+	maxProbes     = 5
 
 	// minTimeout is the shortest retransmission timeout, also an allowance. With a shorter one, a peer
 	// that is scheduled late would be considered dead. IBTA Vol 1 §9.7.6.1.3 allows a timeout between

@@ -130,7 +130,7 @@ func (s *State) probeAnswered(o *Outcome) {
 
 // setProbe sets the probe alarm.
 func (s *State) setProbe(now time.Duration) {
-	likely, least, most := s.rtt.likely(), backGranularity, backProbeWait
+	likely, least, most := s.rtt.likely(), backProbeWait, backProbeWait
 	if s.mode.selective {
 		least, most = granularity, min(probeWait, s.timeout()/2)
 	}
