@@ -126,8 +126,9 @@ func TestHostMemory(t *testing.T) {
 	}
 }
 
-// startHosts starts hosts with a device each, and then connects each to 8 others by a QP. It returns
-// the time until all are idle, and the bytes of a host, without the region that its program has.
+// startHosts starts hosts with a device each, and then connects each to 8 others by a QP. It
+// returns the time until all are idle, and the bytes of a host, without the region that its program
+// has.
 func startHosts(tb testing.TB, hosts int) (start time.Duration, each float64) {
 	memory := func() float64 {
 		var m runtime.MemStats
