@@ -201,6 +201,18 @@ func TestProbesStayFew(t *testing.T) {
 	}
 }
 
+// TestLossesInTurn: a probe waits no longer because of earlier ones that were answered in time.
+func TestLossesInTurn(t *testing.T) {
+	for _, selective := range []bool{false, true} {
+		d := newDevice(t, selective)
+		for range 10 {
+			if wait := d.answerProbe(100 * time.Microsecond); wait != 150*time.Microsecond {
+				t.Errorf("selective %t: a probe waits %v", selective, wait)
+			}
+		}
+	}
+}
+
 // answerProbe loses a packet. The probe is answered after the given time. The result is how long it
 // waited.
 func (d *device) answerProbe(after time.Duration) (wait time.Duration) {

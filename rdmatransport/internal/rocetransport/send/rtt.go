@@ -18,7 +18,7 @@ type rtt struct {
 	variance eighths       // mean deviation
 	shortest eighths       // of all round trips
 	await    awaited
-	doubled  uint8 // how many times the probe timeout was doubled since the last measurement
+	doubled  uint8 // how many times the probe timeout was doubled since the peer was prompt
 	measures uint8 // measurements in turn, up to sampled
 	skip     uint8 // packets before the next one
 }
@@ -117,8 +117,8 @@ func (t *rtt) probeTimeout(first time.Duration) time.Duration {
 	return min(min(first, time.Hour)<<t.doubled, time.Hour)
 }
 
-// backOff doubles the probe timeout until the next measurement, as the peer may have become slower
-// (RFC 6298 §5.5), and that measurement is to come soon.
+// backOff doubles the probe timeout until the next measurement, which is to come soon, or until a
+// probe is answered in time. The peer may have become slower (RFC 6298 §5.5).
 func (t *rtt) backOff() {
 	t.doubled, t.measures, t.skip = min(t.doubled+1, mostDoubled), 0, 0
 }
@@ -136,6 +136,8 @@ func (t *rtt) sentProbe(now time.Duration) { t.start, t.await = now, probeSent }
 //     of the shortest round trip, also if queues have become empty, unless it answers an earlier
 //     probe.
 //   - After the longest likely round trip it is late, even if it is the answer to the probe.
+//   - Otherwise the probe was answered as usual. The peer has not become slower, and the next probe
+//     need not wait longer: where many packets are lost, none may be measured for a while.
 func (t *rtt) endProbe(now, since time.Duration) (late time.Duration, known bool) {
 	sent, after, likely := t.await == probeSent, now-t.start, t.likely()
 	t.cancel()
@@ -147,5 +149,6 @@ func (t *rtt) endProbe(now, since time.Duration) (late time.Duration, known bool
 	case after > likely:
 		return after - likely, true
 	}
+	t.doubled = 0
 	return 0, false
 }

@@ -28,7 +28,7 @@ func TestRTT(t *testing.T) {
 		{"a longer one", []time.Duration{40 * ms, 80 * ms}, 145 * ms, 145 * ms, 0},
 		// 120 is what was likely.
 		{"a late one", []time.Duration{40 * ms, 140 * ms}, 212500 * time.Microsecond, 212500 * time.Microsecond, 20 * ms},
-		{"a probe", []time.Duration{40 * ms, 0}, 120 * ms, 240 * ms, -1},
+		{"a probe", []time.Duration{40 * ms, 0}, 120 * ms, 120 * ms, -1},
 		{"probes before any", []time.Duration{0, 0}, 0, 80 * ms, -1},
 		{"a probe, then an answer", []time.Duration{40 * ms, 0, 40 * ms}, 100 * ms, 100 * ms, 0},
 	} {
