@@ -31,9 +31,7 @@ func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.Provi
 	}
 	env := &e.env
 	if e.trace != nil {
-		traced := e.env
-		traced.Trace = q.emit
-		env = &traced
+		env = &send.Env{Clock: e.env.Clock, Prompt: e.env.Prompt, Trace: q.emit}
 	}
 	q.sending.Init(max(int(attr.Cap.MaxSendWR), 1), env)
 	q.receiving.Init(&e.shared)

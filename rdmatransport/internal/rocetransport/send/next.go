@@ -191,12 +191,6 @@ func (s *State) nextData(b *Burst, r *request, room uint32, in Setting) Step {
 // returns false, as the packet with the request may be lost.
 func (s *State) awaitsAck() bool { return !s.mode.is(Selective) && s.acks.awaited(s.flight.una) }
 
-// awaitsAnswer reports whether the peer is to answer something that is in flight. In mode Selective
-// each packet that is sent again requests an acknowledgement.
-func (s *State) awaitsAnswer() bool {
-	return s.acks.awaited(s.flight.una) || s.reads.outstanding() > 0 || s.mode.is(Selective)
-}
-
 // windowWillOpen reports whether a packet in flight will be answered. The answer opens the window
 // or reveals a loss.
 func (s *State) windowWillOpen() bool {
@@ -366,26 +360,23 @@ func (s *State) Sent(b *Burst) {
 	}
 	if s.mode.is(Selective) {
 		s.board.sent(b.PSN, b.Packets, r.kind.answered())
+	} else if b.PSN == f.max && s.rtt.wanted(s.leastProbe()) {
+		s.rtt.begin(b.PSN, s.env.Clock())
 	}
-	if b.PSN == f.max && b.AckReq {
-		s.measureRTT(b)
+	if s.rttSamples != nil && b.PSN == f.max {
+		s.sampleRTT(b)
 	}
 	f.sent(wire.PSNAdd(b.PSN, b.Packets))
 	q.advance(r, b.Packets)
 }
 
-// measureRTT measures the round trip of new packets that request an answer, for probes and for the
-// congestion controller. A gap delays answers, so it is measured only for the latter then.
-func (s *State) measureRTT(b *Burst) {
-	psn := b.PSN // of a request: the first response does not wait for the ones after it
-	if b.Kind.hasData() {
-		psn = wire.PSNAdd(b.PSN, b.Packets-1)
-	}
-	if !s.mode.is(Selective) && s.rtt.wanted() {
-		s.rtt.begin(psn, s.env.Clock())
-	}
-	if s.rttSamples != nil {
-		s.rttSamples.begin(psn, s.env.Clock())
+// sampleRTT starts a round-trip sample for the congestion controller.
+func (s *State) sampleRTT(b *Burst) {
+	switch {
+	case !b.Kind.hasData(): // the first response does not wait for the ones after it
+		s.rttSamples.begin(b.PSN, s.env.Clock())
+	case b.AckReq:
+		s.rttSamples.begin(wire.PSNAdd(b.PSN, b.Packets-1), s.env.Clock())
 	}
 }
 
@@ -406,12 +397,8 @@ func (s *State) onRetransmitted(b *Burst) {
 			s.rttSamples.cancel(b.PSN)
 		}
 		s.board.resent(b.PSN, b.Packets, b.Kind.answered())
-		if s.rtt.await == probeDue {
-			s.rtt.sentProbe(s.env.Clock())
-		}
 	case fromProbe:
 		s.probe.sent(b.PSN, b.Packets)
-		s.rtt.sentProbe(s.env.Clock())
 		if s.probe.after == s.flight.max {
 			s.change(onProbeOver)
 		} else {
