@@ -97,7 +97,7 @@ func srCMCreateChannel(h *C.uint32_t, fdOut *C.int) C.int {
 		_ = v.Close()
 		return errno(err)
 	}
-	v.OnEvent(fd.add)
+	v.OnEvent(func(n int) { fd.add(n) })
 	*h, *fdOut = C.uint32_t(cmChannels.Add(&cmChannel{EventChannel: v, fd: fd})), C.int(fd)
 	return 0
 }

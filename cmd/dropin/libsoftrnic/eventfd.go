@@ -21,18 +21,22 @@ func newEventfd() (eventfd, error) {
 
 func (fd eventfd) close() error { return unix.Close(int(fd)) }
 
-// add adds n to the count. A negative n removes events. In two cases the count stays too high: a
-// thread has read the descriptor for one of the events and not yet taken it, or the kernel is too
-// old to read without blocking. A thread that then reads the descriptor finds no event.
-func (fd eventfd) add(n int) {
+// add adds n to the count. A negative n removes events. read is the number of those for which a
+// thread has already read the descriptor, so that the count was 0. If the kernel is too old to read
+// without blocking, the count stays too high. A thread that then reads the descriptor finds no
+// event.
+func (fd eventfd) add(n int) (read int) {
 	var count [8]byte
 	if n > 0 {
 		binary.NativeEndian.PutUint64(count[:], uint64(n))
 		_, _ = unix.Write(int(fd), count[:]) // fails only if the count is near 2^64
 	}
 	for ; n < 0; n++ {
-		_, _ = unix.Preadv2(int(fd), [][]byte{count[:]}, -1, unix.RWF_NOWAIT)
+		if _, err := unix.Preadv2(int(fd), [][]byte{count[:]}, -1, unix.RWF_NOWAIT); err == unix.EAGAIN {
+			read++
+		}
 	}
+	return read
 }
 
 // eventQueue is a queue of events for C with the descriptor that counts them.
@@ -40,6 +44,7 @@ type eventQueue[T any] struct {
 	mu     sync.Mutex
 	fd     eventfd // -1 when the queue is closed
 	events []T
+	read   int // threads that have read the descriptor for an event that was then discarded
 }
 
 func newEventQueue[T any]() (*eventQueue[T], error) {
@@ -74,11 +79,15 @@ func (q *eventQueue[T]) take(counted func(T)) (e T, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.events) == 0 {
+		q.read = max(q.read-1, 0)
 		return e, syscall.EAGAIN
 	}
 	e = q.events[0]
 	counted(e)
 	q.events = q.events[1:]
+	if q.read > 0 { // the event is still counted, as this thread has read the descriptor for another one
+		q.read += q.fd.add(-1) - 1
+	}
 	return e, nil
 }
 
@@ -89,7 +98,7 @@ func (q *eventQueue[T]) discard(matches func(T) bool) {
 	var kept []T
 	for _, e := range q.events {
 		if matches(e) {
-			q.fd.add(-1)
+			q.read += q.fd.add(-1)
 		} else {
 			kept = append(kept, e)
 		}

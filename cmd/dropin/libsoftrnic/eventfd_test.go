@@ -81,6 +81,37 @@ func TestEventQueue(t *testing.T) {
 	}
 }
 
+// TestEventQueueDiscardsRead: an event is discarded after a thread has read the descriptor for it.
+// The thread takes the next one, which is then counted no more, or none.
+func TestEventQueueDiscardsRead(t *testing.T) {
+	for _, next := range []bool{false, true} {
+		q, err := newEventQueue[int]()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer q.close()
+		q.add(1)
+		take(t, int(q.fd))
+		q.discard(func(int) bool { return true })
+		want := error(syscall.EAGAIN)
+		if next {
+			q.add(2)
+			want = nil
+		}
+		if e, err := q.take(func(int) {}); err != want || next && e != 2 {
+			t.Errorf("with another event %t: took %d, %v", next, e, err)
+		}
+		if readable(t, int(q.fd))[0] {
+			t.Errorf("with another event %t: the descriptor counts events that are not there", next)
+		}
+		q.add(3)
+		take(t, int(q.fd))
+		if e, err := q.take(func(int) {}); e != 3 || err != nil || readable(t, int(q.fd))[0] {
+			t.Errorf("with another event %t: later took %d, %v", next, e, err)
+		}
+	}
+}
+
 // TestEventQueueAtOnce: threads that add, take and discard at once agree on the count.
 func TestEventQueueAtOnce(t *testing.T) {
 	q, err := newEventQueue[int]()
