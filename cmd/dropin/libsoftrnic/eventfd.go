@@ -22,9 +22,10 @@ func newEventfd() (eventfd, error) {
 func (fd eventfd) close() error { return unix.Close(int(fd)) }
 
 // add adds n to the count. A negative n removes events. read is the number of those for which a
-// thread has already read the descriptor, so that the count was 0. If the kernel is too old to read
-// without blocking, the count stays too high. A thread that then reads the descriptor finds no
-// event.
+// thread has read the descriptor and not yet taken one, so that the count was 0. That thread takes
+// another event, which stays counted unless the caller sees to it, as an eventQueue does. If the
+// kernel is too old to read without blocking, the count stays too high, too. A thread that then
+// reads the descriptor finds no event.
 func (fd eventfd) add(n int) (read int) {
 	var count [8]byte
 	if n > 0 {
