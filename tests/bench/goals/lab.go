@@ -104,6 +104,7 @@ func (l *lab) build(ctx context.Context) error {
 			continue
 		}
 		*p.program = filepath.Join(l.dir, filepath.Base(p.source))
+		// As cmd/dropin/build does: the memory of a program's start depends on it.
 		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-pgo="+p.profile, "-o", *p.program, module+p.source)
 		if out, err := build.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", build, err, bytes.TrimSpace(out))
