@@ -73,7 +73,7 @@ func TestGoodput(t *testing.T) {
 		for _, goBackN := range []bool{false, true} {
 			name, loss, repeated, least := "selective", 0.01, 1.05, 0.7
 			if goBackN {
-				// The loss of a last packet costs 20 ms (a probe) of 70 ms in total. Of some 70
+				// The loss of a last packet costs up to 20 ms (a probe) of 70 ms in total. Of some 70
 				// losses one or two are of a last packet.
 				name, loss, repeated, least = "go back N", 0.001, 1.2, 0.4
 			}

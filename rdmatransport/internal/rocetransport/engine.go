@@ -91,6 +91,7 @@ func New(nics []stack.NIC, cfg roce.Config, regions *memory.Regions, queue *time
 	e.shared.Clock = queue.Now
 	simulated := queue.Clock().Virtual()
 	e.env.Prompt, e.shared.NoForgeries = simulated, simulated
+	e.env.Answers = new(send.LateAnswers)
 	e.selective, e.strictICRC, e.rxeFlush = cfg.SelectiveRepeat, cfg.StrictICRC, cfg.RxeFlush
 	if cfg.ByDelay != nil {
 		e.byDelay = newByDelay(cfg.ByDelay)

@@ -4,6 +4,7 @@ package rocetransport_test
 // virtual.
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -95,4 +96,37 @@ func TestProbe(t *testing.T) {
 			t.Errorf("%d packets for 50 messages", n)
 		}
 	})
+}
+
+// TestProbeToPromptPeer checks when a probe is sent to a peer that goes back, on a machine: after
+// 20 ms, also if no answer was ever late, as a probe for nothing repeats all that is in flight.
+func TestProbeToPromptPeer(t *testing.T) {
+	const us = time.Microsecond
+	for _, c := range []struct {
+		name    string
+		answers int // of 100 µs
+		probe   time.Duration
+	}{
+		{"few answers", 16, 20 * time.Millisecond},
+		{"more answers", 60, 20 * time.Millisecond},
+	} {
+		run(t, c.name, config{sqPSN: first, retry: 1, timeout: 19}, func(t *testing.T, r *rig) {
+			sleep(us)
+			for i := range c.answers {
+				r.post(r.wr(uint64(i), verbs.Send, 8))
+				sleep(100 * us)
+				r.give(r.ack(i))
+				poll(t, r.scq)
+			}
+			if n := len(r.take()); n != c.answers {
+				t.Fatalf("%d packets for %d messages", n, c.answers)
+			}
+			r.post(r.wr(100, verbs.RDMAWrite, 3072))
+			r.take()
+			sleep(c.probe - us)
+			r.expect()
+			sleep(2 * us)
+			r.expect(fmt.Sprintf("WRITE First %d len 1024 at 0+3072 ackreq", c.answers))
+		})
+	}
 }

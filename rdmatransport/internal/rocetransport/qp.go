@@ -31,7 +31,9 @@ func (e *Engine) CreateQP(h verbs.QPHandle, attr *verbs.QPInitAttr) (verbs.Provi
 	}
 	env := &e.env
 	if e.trace != nil {
-		env = &send.Env{Clock: e.env.Clock, Prompt: e.env.Prompt, Trace: q.emit}
+		traced := e.env
+		traced.Trace = q.emit
+		env = &traced
 	}
 	q.sending.Init(max(int(attr.Cap.MaxSendWR), 1), env)
 	q.receiving.Init(&e.shared)

@@ -118,7 +118,7 @@ func (s *State) sacked(psn uint32, sack wire.Sack) {
 			break // only a forged list continues
 		}
 		if s.board.sacked(first, inFlight(distance+n)) {
-			s.alarm.onResponse()
+			s.onKept()
 		}
 	}
 	n, all := sack.Covered()
@@ -143,6 +143,7 @@ func (s *State) OnRNR(psn uint32, wait time.Duration) (o Outcome, isNew bool) {
 	}
 	if recovering && psn != s.flight.una {
 		s.board.markLost(psn) // only this PSN is sent again: the peer keeps later packets
+		s.rtt.cancel()        // the wait says nothing about how late answers are
 	} else {
 		s.rewind()
 		s.change(onRNR)
@@ -189,7 +190,7 @@ func (s *State) OnAnswer(psn uint32) (request int, offset uint32, o Outcome, ok 
 func (s *State) OnAnswered(psn uint32) (o Outcome) {
 	if s.mode.is(Selective) {
 		s.board.answered(psn)
-		s.alarm.onResponse()
+		s.onKept()
 		if s.rttSamples != nil {
 			s.onAnswered(func(at uint32) bool { return at == psn })
 		}
@@ -253,6 +254,9 @@ func (s *State) progress(una uint32) {
 	if s.rttSamples != nil {
 		s.onAnswered(func(psn uint32) bool { return wire.PSNDiff(una, psn) > 0 })
 	}
+	if s.rtt.covers(una) {
+		s.learn()
+	}
 	n := s.flight.acked(una)
 	s.acks.acked(una)
 	s.retries.reset()
@@ -268,9 +272,14 @@ func (s *State) progress(una uint32) {
 		s.setWindow(uint32(size))
 	}
 	s.reads.acked(una)
-	if s.rtt.covers(una) {
-		s.rtt.end(s.env.Clock(), s.leastProbe())
+}
+
+// onKept is called for an answer that reports packets as kept, or carries responses after a gap.
+func (s *State) onKept() {
+	if s.rtt.probing() {
+		s.learn()
 	}
+	s.alarm.onResponse()
 }
 
 // endRNRWait ends the RNR wait, because the peer has executed the PSN of the RNR NAK.

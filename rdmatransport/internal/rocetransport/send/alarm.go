@@ -130,8 +130,10 @@ func (a *alarm) postponeLate(now, timeout time.Duration) bool {
 	return true
 }
 
-// mayProbe reports whether another probe is allowed before a new answer.
-func (a *alarm) mayProbe() bool { return a.probesSent < maxProbes }
+// mayProbe reports whether the timer of another probe may be set before a new answer.
+func (a *alarm) mayProbe() bool {
+	return a.probeDue == 0 && a.kind != RNRWaitEnd && a.probesSent < maxProbes
+}
 
 // probed counts a probe.
 func (a *alarm) probed() {

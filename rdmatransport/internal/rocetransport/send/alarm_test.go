@@ -52,9 +52,16 @@ func TestAlarm(t *testing.T) {
 			t.Errorf("PSN %#x waits: %v", psn, !want)
 		}
 	}
+	if a.mayProbe() {
+		t.Error("a probe in an RNR wait")
+	}
+	a.endRNR()
 	for range maxProbes {
 		if !a.mayProbe() {
 			t.Error("too few probes")
+		}
+		if a.setProbe(1); a.mayProbe() {
+			t.Error("two probes at a time")
 		}
 		a.probed()
 	}

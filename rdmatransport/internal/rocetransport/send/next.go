@@ -191,6 +191,12 @@ func (s *State) nextData(b *Burst, r *request, room uint32, in Setting) Step {
 // returns false, as the packet with the request may be lost.
 func (s *State) awaitsAck() bool { return !s.mode.is(Selective) && s.acks.awaited(s.flight.una) }
 
+// awaitsAnswer reports whether the peer is to answer something that is in flight. In mode Selective
+// each packet that is sent again requests an acknowledgement.
+func (s *State) awaitsAnswer() bool {
+	return s.acks.awaited(s.flight.una) || s.reads.outstanding() > 0 || s.mode.is(Selective)
+}
+
 // windowWillOpen reports whether a packet in flight will be answered. The answer opens the window
 // or reveals a loss.
 func (s *State) windowWillOpen() bool {
@@ -360,23 +366,33 @@ func (s *State) Sent(b *Burst) {
 	}
 	if s.mode.is(Selective) {
 		s.board.sent(b.PSN, b.Packets, r.kind.answered())
-	} else if b.PSN == f.max && s.rtt.wanted(s.leastProbe()) {
-		s.rtt.begin(b.PSN, s.env.Clock())
 	}
-	if s.rttSamples != nil && b.PSN == f.max {
-		s.sampleRTT(b)
+	past := wire.PSNAdd(b.PSN, b.Packets)
+	if wire.PSNDiff(past, f.max) > 0 {
+		s.measureRTT(b)
 	}
-	f.sent(wire.PSNAdd(b.PSN, b.Packets))
+	f.sent(past)
 	q.advance(r, b.Packets)
 }
 
-// sampleRTT starts a round-trip sample for the congestion controller.
-func (s *State) sampleRTT(b *Burst) {
-	switch {
-	case !b.Kind.hasData(): // the first response does not wait for the ones after it
-		s.rttSamples.begin(b.PSN, s.env.Clock())
-	case b.AckReq:
-		s.rttSamples.begin(wire.PSNAdd(b.PSN, b.Packets-1), s.env.Clock())
+// measureRTT measures the round trip of new packets, for probes and for the congestion controller.
+// The burst has some, perhaps after packets that are sent again. Those that request an answer are
+// measured. A gap delays answers, so it is measured only for the controller then.
+//
+// A peer that goes back is not probed before a round trip is known. So until then any new packet is
+// measured: where many are lost, those with a request may all be sent again before they are
+// answered.
+func (s *State) measureRTT(b *Burst) {
+	psn := s.flight.max // of a request: the first response does not wait for the ones after it
+	first := !s.mode.selective && !s.rtt.measured()
+	if b.Kind.hasData() && !first {
+		psn = wire.PSNAdd(b.PSN, b.Packets-1)
+	}
+	if (b.AckReq || first) && !s.mode.is(Selective) && s.rtt.wanted() {
+		s.rtt.begin(psn, s.env.Clock())
+	}
+	if b.AckReq && s.rttSamples != nil {
+		s.rttSamples.begin(psn, s.env.Clock())
 	}
 }
 
@@ -397,8 +413,12 @@ func (s *State) onRetransmitted(b *Burst) {
 			s.rttSamples.cancel(b.PSN)
 		}
 		s.board.resent(b.PSN, b.Packets, b.Kind.answered())
+		if s.rtt.await == probeDue {
+			s.rtt.sentProbe(s.env.Clock())
+		}
 	case fromProbe:
 		s.probe.sent(b.PSN, b.Packets)
+		s.rtt.sentProbe(s.env.Clock())
 		if s.probe.after == s.flight.max {
 			s.change(onProbeOver)
 		} else {

@@ -21,17 +21,25 @@ const (
 	// (kPacketThreshold of RFC 9002 §6.1.1).
 	LossEvidence = 3
 
-	// A probe is sent after the longest likely round trip (RFC 6298 §2) without an answer, but at
-	// least minProbe. The next wait is twice as long, and there are at most maxProbes. Without
-	// probes, only the timeout would find the loss of the last packets, of a retransmission or of a
-	// NAK. minProbe is an allowance for peers that are scheduled late (Env.Allowance). For a peer that
-	// goes back, only a second loss needs a probe, and the allowance is minBackProbe.
-	// Without a measured round trip, the first wait is 1/probeShare of the timeout. With an allowance
-	// of 0, none is measured: see rtt.wanted.
-	probeShare   = 16
-	minProbe     = 5 * time.Millisecond
-	minBackProbe = 20 * time.Millisecond
-	maxProbes    = 5
+	// A probe waits for an answer that was requested: for the longest likely round trip (RFC 6298 §2),
+	// and for as long as answers are late at times (LateAnswers). RFC 9002 §6.2.1 has the peer's
+	// max_ack_delay in that place, which RoCE's peers do not tell. With processes and timers that are
+	// late, it allows for granularity at least (kGranularity of RFC 9002 §6.1.2). The wait is at most
+	// probeWait, and half of the timeout. The next one is twice as long, and there are at most
+	// maxProbes. Without probes, only the timeout would find the loss of the last packets, of a
+	// retransmission or of a NAK.
+	//
+	// For a peer that goes back, only a second loss needs a probe. A probe for nothing costs more
+	// there: all that is in flight may be sent again, also to a peer that is slow because it has much
+	// to do. So with processes that are late the wait is backProbeWait, whatever was seen.
+	//
+	// Without a measured round trip, the likely one is 1/probeShare of the timeout. Before enough
+	// answers have come, the wait is that or an allowance of the bound, as on a machine.
+	probeShare    = 16
+	granularity   = time.Millisecond
+	probeWait     = 5 * time.Millisecond
+	backProbeWait = 20 * time.Millisecond
+	maxProbes     = 5
 
 	// minTimeout is the shortest retransmission timeout, also an allowance. With a shorter one, a peer
 	// that is scheduled late would be considered dead. IBTA Vol 1 §9.7.6.1.3 allows a timeout between

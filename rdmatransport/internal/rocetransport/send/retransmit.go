@@ -12,14 +12,18 @@ func (s *State) SetAlarm(sending bool) {
 		s.alarm.restart()
 		return
 	}
-	if !s.alarm.isSet(NoAlarm) || !sending || s.mode.is(Failed) {
+	none := s.alarm.isSet(NoAlarm)
+	probe := s.alarm.mayProbe() && (s.rtt.measured() || s.mode.selective) && s.awaitsAnswer()
+	if !none && !probe || !sending || s.mode.is(Failed) {
 		return
 	}
 	now := s.env.Clock()
-	timeout := s.alarm.timeout(s.timeout())
-	s.alarm.setRetransmission(now + timeout)
-	s.traceAlarm(Retransmission, timeout)
-	if s.alarm.mayProbe() && (s.rtt.measured() || s.mode.selective) {
+	if none {
+		timeout := s.alarm.timeout(s.timeout())
+		s.alarm.setRetransmission(now + timeout)
+		s.traceAlarm(Retransmission, timeout)
+	}
+	if probe {
 		s.setProbe(now)
 	}
 }
@@ -89,7 +93,7 @@ func (s *State) rewind() {
 
 // sendProbe schedules a probe, which does not count as a retry. The next probe waits twice as long.
 func (s *State) sendProbe(now time.Duration) {
-	s.rtt.backOff(s.timeout(), s.leastProbe())
+	s.rtt.backOff()
 	s.alarm.probed()
 	if s.alarm.mayProbe() {
 		s.setProbe(now)
@@ -100,6 +104,7 @@ func (s *State) sendProbe(now time.Duration) {
 	} else {
 		s.probe.schedule()
 	}
+	s.rtt.dueProbe()
 	s.traceProbe()
 }
 
@@ -125,17 +130,39 @@ func (s *State) probeAnswered(o *Outcome) {
 
 // setProbe sets the probe alarm.
 func (s *State) setProbe(now time.Duration) {
-	after := s.rtt.probeTimeout(s.timeout(), s.leastProbe())
+	likely, least, most := s.rtt.likely(), backProbeWait, backProbeWait
+	if s.mode.selective {
+		least, most = granularity, min(probeWait, s.timeout()/2)
+	}
+	share := s.timeout() / probeShare
+	if !s.rtt.measured() {
+		likely = share
+	}
+	if !s.env.Answers.known() {
+		likely = max(likely, min(share, most), s.env.Allowance(most))
+	}
+	after := s.rtt.probeTimeout(s.env.Answers.wait(likely, s.env.Allowance(least), most))
 	s.alarm.setProbe(now + after)
 	s.traceAlarm(Probe, after)
 }
 
-// leastProbe returns the shortest probe timeout.
-func (s *State) leastProbe() time.Duration {
-	if s.mode.selective {
-		return s.env.Allowance(minProbe)
+// learn records the round trip of an answer that is measured, or comes after a probe, and how late
+// it was. The alarm still has the time from which the answer was awaited.
+func (s *State) learn() {
+	now := s.env.Clock()
+	var late time.Duration
+	var known bool
+	switch {
+	case !s.rtt.probing():
+		late, known = s.rtt.end(now)
+	case s.alarm.isSet(Retransmission):
+		late, known = s.rtt.endProbe(now, s.alarm.due-s.alarm.timeout(s.timeout()))
+	default: // in an RNR wait
+		s.rtt.cancel()
 	}
-	return s.env.Allowance(minBackProbe)
+	if known {
+		s.env.Answers.add(late, now)
+	}
 }
 
 // timeout returns the timeout of the QP's attributes, with the allowance.

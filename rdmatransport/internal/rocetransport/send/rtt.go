@@ -1,78 +1,160 @@
 package send
 
 import (
+	"math"
 	"time"
 
 	"github.com/softrnic/softrnic/rdmatransport/wire"
 )
 
-// rtt estimates the round-trip time (RFC 6298 §2, §3) and derives the probe timeout from it. Short
-// round trips are measured only once: their exact value does not matter, and reading the clock
-// costs as much as sending a small packet.
+// rtt estimates the round-trip time and its deviation (RFC 6298 §2, §3). Only packets that request
+// an answer are measured (RFC 9002 §5.1). The first sixteen are, one at a time, and later every
+// sixteenth: reading the clock costs as much as sending a small packet.
+//
+// It also tells how late answers are, after the longest likely round trip, for LateAnswers.
 type rtt struct {
-	start    time.Duration // when the measured packet was sent; 0 if none is measured
+	start    time.Duration // when the measured packet, or the last probe, was sent
 	psn      uint32        // PSN of the measured packet
-	smoothed micros        // 0 before the first measurement
-	variance micros        // mean deviation
-	pto      micros        // probe timeout; 0 before the first measurement
+	smoothed eighths       // 0 before the first measurement
+	variance eighths       // mean deviation
+	shortest uint16        // eighths of all round trips, or the most that fit, 8 ms
+	await    awaited
+	// How many were measured since a probe, up to sampled. Beyond, the rest is how many packets are not
+	// to be measured next. A negative turn is how many times the probe timeout was doubled since the
+	// peer was prompt: none was measured since.
+	turn int8
 }
 
-// micros is a duration in microseconds, from one to an hour. It is small because there are many
-// QPs, most of them idle.
-type micros uint32
+// awaited is what an rtt awaits the answer to.
+type awaited uint8
 
-func inMicros(d time.Duration) micros {
-	return micros(min(max(d.Microseconds(), 1), int64(time.Hour/time.Microsecond)))
+const (
+	nothing   awaited = iota
+	measured          // a packet that is measured
+	probeDue          // a packet, with a probe that is due but not yet sent
+	probeSent         // a probe, or a packet before it
+)
+
+// eighths is a duration in eighths of a microsecond, from one to nine minutes. It is small because
+// there are many QPs, most of them idle. In whole microseconds, the mean of short round trips would
+// stay near the least of them.
+type eighths uint32
+
+const eighth = time.Microsecond / 8
+
+func inEighths(d time.Duration) eighths {
+	return eighths(min(max((d+eighth/2)/eighth, 1), 1<<32-1))
 }
 
-func (m micros) duration() time.Duration { return time.Duration(m) * time.Microsecond }
+func (e eighths) duration() time.Duration { return time.Duration(e) * eighth }
+
+const (
+	sampled     = 16
+	mostDoubled = 20 // a microsecond becomes a second, and an hour does not overflow
+)
 
 func (t *rtt) reset() { *t = rtt{} }
 
-// wanted reports whether the next new packet should be measured. least is the shortest probe
-// timeout. If it is 0, as in a simulation, nothing is measured before a probe was sent. Probes
-// after the likely round trip disturb flows whose packets wait in queues or for the end of a
-// pause.
-func (t *rtt) wanted(least time.Duration) bool { return t.start == 0 && t.pto.duration() != least }
+// wanted is called for each new packet that requests an answer, and reports whether it should be
+// measured.
+func (t *rtt) wanted() bool {
+	switch {
+	case t.await != nothing:
+		return false
+	case t.turn > sampled:
+		t.turn--
+		return false
+	}
+	return true
+}
 
 // begin starts the measurement of a packet.
-func (t *rtt) begin(psn uint32, now time.Duration) { t.psn, t.start = psn, now }
+func (t *rtt) begin(psn uint32, now time.Duration) { t.psn, t.start, t.await = psn, now, measured }
 
 // cancel abandons the measurement of a retransmitted packet. Its acknowledgement would be ambiguous
 // (Karn's algorithm).
-func (t *rtt) cancel() { t.start = 0 }
+func (t *rtt) cancel() { t.await = nothing }
 
-// covers reports whether an acknowledgement of everything before una completes the measurement.
-func (t *rtt) covers(una uint32) bool { return t.start != 0 && wire.PSNDiff(una, t.psn) > 0 }
+// probing reports whether a probe is due or was sent, and no answer has come since.
+func (t *rtt) probing() bool { return t.await >= probeDue }
 
-// end completes the measurement and updates the estimate.
-func (t *rtt) end(now, least time.Duration) {
+// covers reports whether an acknowledgement of everything before una completes the measurement, or
+// the wait after a probe.
+func (t *rtt) covers(una uint32) bool {
+	return t.probing() || t.await == measured && wire.PSNDiff(una, t.psn) > 0
+}
+
+// end completes the measurement and updates the estimate. It returns how late the answer came, if
+// an earlier estimate says so.
+func (t *rtt) end(now time.Duration) (late time.Duration, known bool) {
 	took := now - t.start
-	t.start = 0
+	late, known = max(took-t.likely(), 0), t.measured()
 	smoothed, variance := t.smoothed.duration(), t.variance.duration()
-	if smoothed == 0 {
-		smoothed, variance = took, took/2
+	if !known {
+		smoothed, variance, t.shortest = took, took/2, math.MaxUint16
 	} else {
 		variance += ((took - smoothed).Abs() - variance) / 4
 		smoothed += (took - smoothed) / 8
 	}
-	t.smoothed, t.variance = inMicros(smoothed), inMicros(variance)
-	t.pto = inMicros(max(smoothed+max(4*variance, smoothed/2), least))
+	t.smoothed, t.variance = inEighths(smoothed), inEighths(variance)
+	t.shortest = uint16(min(eighths(t.shortest), inEighths(took)))
+	t.await = nothing
+	if t.turn = max(t.turn, 0) + 1; t.turn >= sampled {
+		t.turn = 2*sampled - 1
+	}
+	return late, known
 }
 
 // measured reports whether a round trip was ever measured.
-func (t *rtt) measured() bool { return t.pto != 0 }
+func (t *rtt) measured() bool { return t.smoothed != 0 }
 
-// probeTimeout returns how long to wait for an answer before a probe.
-func (t *rtt) probeTimeout(timeout, least time.Duration) time.Duration {
-	if t.pto != 0 {
-		return t.pto.duration()
-	}
-	return max(timeout/probeShare, least)
+// likely returns the longest likely round trip; 0 if none was measured.
+func (t *rtt) likely() time.Duration {
+	smoothed := t.smoothed.duration()
+	return smoothed + max(4*t.variance.duration(), smoothed/2)
 }
 
-// backOff doubles the probe timeout until the next measurement. The peer may have become slower.
-func (t *rtt) backOff(timeout, least time.Duration) {
-	t.pto = inMicros(2 * t.probeTimeout(timeout, least))
-	t.start = 0
+// probeTimeout returns how long to wait for an answer before a probe. first is the time to wait if
+// none was sent yet.
+func (t *rtt) probeTimeout(first time.Duration) time.Duration {
+	return min(min(first, time.Hour)<<t.doubled(), time.Hour)
+}
+
+// doubled returns how many times the probe timeout was doubled since the peer was prompt.
+func (t *rtt) doubled() int8 { return max(-t.turn, 0) }
+
+// backOff doubles the probe timeout until the next measurement, which is to come soon, or until a
+// probe is answered in time. The peer may have become slower (RFC 6298 §5.5).
+func (t *rtt) backOff() {
+	t.turn = -min(t.doubled()+1, mostDoubled)
+}
+
+// dueProbe says that a probe is to be sent. A measurement is abandoned.
+func (t *rtt) dueProbe() { t.await = probeDue }
+
+// sentProbe says that the probe was sent. It may have waited, for the rate or for the adapter.
+func (t *rtt) sentProbe(now time.Duration) { t.start, t.await = now, probeSent }
+
+// endProbe ends the wait for an answer while a probe is due, or after it, with the first answer.
+// That was awaited since the given time. endProbe returns how late it was, if that is known:
+//
+//   - Before the probe was sent, it is an answer to a packet before the probe. So it is within half
+//     of the shortest round trip, also if queues have become empty, unless it answers an earlier
+//     probe.
+//   - After the longest likely round trip it is late, even if it is the answer to the probe.
+//   - Otherwise the probe was answered as usual. The peer has not become slower, and the next probe
+//     need not wait longer: where many packets are lost, none may be measured for a while.
+func (t *rtt) endProbe(now, since time.Duration) (late time.Duration, known bool) {
+	sent, after, likely := t.await == probeSent, now-t.start, t.likely()
+	t.cancel()
+	switch {
+	case !t.measured():
+		return 0, false
+	case !sent, after < eighths(t.shortest).duration()/2 && t.doubled() == 1:
+		return max(now-since-likely, 0), true
+	case after > likely:
+		return after - likely, true
+	}
+	t.turn = 0
+	return 0, false
 }

@@ -17,7 +17,7 @@
 // and congestion.go, the window, and delay.go and basertt.go, its control by delay; scoreboard.go
 // and loss.go, the missing packets; ackfreq.go, when to request an acknowledgement; credits.go,
 // end-to-end flow control; reads.go, outstanding READs; rtt.go and rttsamples.go, the round-trip
-// time; lateness.go, the allowance for processes that are scheduled late; alarm.go, probe.go and
+// time; lateness.go, what to allow for processes that are scheduled late; alarm.go, probe.go and
 // retry.go, timeouts; cork.go, requests that may wait to share a frame; mode.go, the mode of
 // retransmission; and trace.go, trace events.
 package send
@@ -58,6 +58,8 @@ type Env struct {
 	// Prompt says that neither the timers nor the peers are ever scheduled late, as in a simulation.
 	// See Allowance.
 	Prompt bool
+	// Answers is how late answers are, learned by all States of the device.
+	Answers *LateAnswers
 	// Trace receives the events of the State; nil if there is no tracing. The owner adds the time
 	// and the QP, which a State does not know.
 	Trace func(trace.Event)

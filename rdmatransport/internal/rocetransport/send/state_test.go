@@ -19,7 +19,7 @@ type requester struct {
 
 func newRequester(t *testing.T) *requester {
 	r := &requester{t: t, now: time.Second}
-	r.Init(16, &Env{Clock: func() time.Duration { return r.now }})
+	r.Init(16, &Env{Clock: func() time.Duration { return r.now }, Answers: new(LateAnswers)})
 	r.SetLimits(Limits{Timeout: 100 * time.Millisecond, Retries: 2, RNRRetries: 1, MaxReads: 2})
 	r.Begin(&Connection{PSN: 0, MTU: 1024, Path: pathOf(512, 4, Conservation{})})
 	return r
