@@ -32,7 +32,7 @@ func rsockets() (all []*experiment) {
 		}
 		all = append(all, besideLoopback(transport, flags)...)
 	}
-	return all
+	return append(all, withoutCRC())
 }
 
 // ofTCP are the goals of rsockets on the kernel's sockets, of the kernel's TCP there. An iWARP
@@ -67,6 +67,21 @@ func socketWrites(on socketLink, transport string, flags []string) *experiment {
 			rows[1].addFloor(copiedAndCheckedToo, each)
 		}
 		return nil
+	}}
+}
+
+// withoutCRC compares iWARP's rsockets without CRCs with the kernel's TCP, to which they add headers
+// and copies alone.
+func withoutCRC() *experiment {
+	rows := []*row{{What: "rsocket, writes of 64 KiB, iWARP without CRC, the kernel's sockets, beside TCP", Goal: 0.95, Unit: "Gbit/s",
+		Against: "the kernel's TCP"}}
+	measure := overSockets([]string{"--mpa", "no-crc"}, slices.Concat(bandwidthFlags, []string{"--sockets", "--transport", "iwarp"}, kernelTCP)...)
+	return &experiment{rows, func(ctx context.Context, l *lab) error {
+		p, err := measure(ctx, l)
+		if err == nil {
+			rows[0].add(p[len(p)-1].Gbps, p[len(p)-2].Gbps) // the QP's WRITE is first
+		}
+		return err
 	}}
 }
 
