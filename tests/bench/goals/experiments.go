@@ -263,7 +263,7 @@ func singlePackets(m pathMTU, op string) *experiment {
 func iwarp(mtu int, op string) *experiment {
 	rows := bandwidthRows(op, fmt.Sprintf("iWARP with CRC, TAP with TSO, MTU %d", mtu), "the stack's TCP", [2]float64{1, 1})
 	args := append([]string{op, "bw", "--transport", "iwarp", "--tcp", "--wait", "event"}, bothSizes...)
-	return besideTCP(rows, between(overTAP.links, mtuFlags(mtu), args...))
+	return besideFloor(besideTCP(rows, between(overTAP.links, mtuFlags(mtu), args...)), crcToo)
 }
 
 // iwarpOnSockets compares WRITE with the kernel's TCP, which carries it too.
@@ -277,19 +277,7 @@ func iwarpOnSockets() *experiment {
 		}
 		return measure(ctx, l)
 	})
-	return &experiment{rows, func(ctx context.Context, l *lab) error {
-		if err := e.round(ctx, l); err != nil {
-			return err
-		}
-		each, err := l.measureParts(ctx)
-		if err != nil {
-			return err
-		}
-		for _, r := range rows {
-			r.addFloor(checkedToo, each)
-		}
-		return nil
-	}}
+	return besideFloor(e, checkedToo)
 }
 
 // besideTCP fills a row per size from a measurement of QPs of all sizes and then of TCP.

@@ -49,8 +49,29 @@ var (
 	copiedAndCheckedToo = floorOf{"the yardstick, a copy, and a copy with CRC on each side", func(p parts, yardstick float64) float64 {
 		return together(yardstick, p.copying, p.checking)
 	}}
+	// TCP copies each byte once on each side too.
+	crcToo = floorOf{"the yardstick and what a CRC adds to a copy, on each side", func(p parts, yardstick float64) float64 {
+		return 1 / (1/yardstick + 1/p.checking - 1/p.copying)
+	}}
 	twoCopies = floorOf{"two copies on each side", func(p parts, _ float64) float64 { return p.copying / 2 }}
 )
+
+// besideFloor also measures the parts, and gives all rows of an experiment their floor.
+func besideFloor(e *experiment, f floorOf) *experiment {
+	return &experiment{e.rows, func(ctx context.Context, l *lab) error {
+		if err := e.round(ctx, l); err != nil {
+			return err
+		}
+		each, err := l.measureParts(ctx)
+		if err != nil {
+			return err
+		}
+		for _, r := range e.rows {
+			r.addFloor(f, each)
+		}
+		return nil
+	}}
+}
 
 // addFloor adds a sample of the floor, after one of the yardstick.
 func (r *row) addFloor(f floorOf, p parts) {
