@@ -69,7 +69,10 @@ core, one after the other, with what they need to start. The ratio of packets is
 		name  string
 		flows []ns3Flow
 	}
-	rows := []row{{fmt.Sprintf("%d to 1, %g MB each", ns3Senders, ns3IncastBytes/1e6), incast(ns3Senders, ns3IncastBytes)}}
+	var rows []row
+	for _, bytes := range []int{ns3IncastBytes, 10 * ns3IncastBytes} { // the first is over soon after the start of the programs
+		rows = append(rows, row{fmt.Sprintf("%d to 1, %g MB each", ns3Senders, float64(bytes)/1e6), incast(ns3Senders, bytes)})
+	}
 	for _, load := range ns3Loads {
 		rows = append(rows, row{percent(load), poisson(sizes, load, during)})
 	}
@@ -100,6 +103,10 @@ core, one after the other, with what they need to start. The ratio of packets is
 			perSecond(ours)/perSecond(theirs))
 		t.Logf("%s: %d flows, %d packets; processor time %v in ns-3, %v", c.name, len(c.flows), packets, theirs.cpu, ours.cpu)
 	}
+	text += `
+The first incast is over so soon that the start of the programs counts. In CPU profiles of both incasts ICRCs had 4 % of SoftRNIC's time,
+so that leaving them out would gain as much. There is no option for that.
+`
 	write(t, "ns3.md", text+x.explain(dir, sizes))
 }
 
