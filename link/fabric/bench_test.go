@@ -67,7 +67,10 @@ func BenchmarkWorkers(b *testing.B) {
 	for _, c := range []struct {
 		name     string
 		topology fabric.Topology
-	}{{"leafspine32", fabric.LeafSpine(4, 8, 4)}, {"leafspine64", fabric.LeafSpine(8, 8, 8)}, {"fattree54", fabric.FatTree(6)}, {"fattree128", fabric.FatTree(8)}} {
+	}{
+		{"leafspine32", fabric.LeafSpine(4, 8, 4)}, {"leafspine64", fabric.LeafSpine(8, 8, 8)},
+		{"fattree54", fabric.FatTree(6)}, {"fattree128", fabric.FatTree(8)},
+	} {
 		b.Run(c.name, func(b *testing.B) {
 			var all [2]*fabric.Fabric
 			for i := range all {

@@ -70,12 +70,13 @@ func socketWrites(on socketLink, transport string, flags []string) *experiment {
 	}}
 }
 
-// withoutCRC compares iWARP's rsockets without CRCs with the kernel's TCP, to which they add headers
-// and copies alone.
+// withoutCRC compares iWARP's rsockets without CRCs with the kernel's TCP, to which they add
+// headers and copies alone.
 func withoutCRC() *experiment {
 	rows := []*row{{What: "rsocket, writes of 64 KiB, iWARP without CRC, the kernel's sockets, beside TCP", Goal: 0.95, Unit: "Gbit/s",
 		Against: "the kernel's TCP"}}
-	measure := overSockets([]string{"--mpa", "no-crc"}, slices.Concat(bandwidthFlags, []string{"--sockets", "--transport", "iwarp"}, kernelTCP)...)
+	args := slices.Concat(bandwidthFlags, []string{"--sockets", "--transport", "iwarp"}, kernelTCP)
+	measure := overSockets([]string{"--mpa", "no-crc"}, args...)
 	return &experiment{rows, func(ctx context.Context, l *lab) error {
 		p, err := measure(ctx, l)
 		if err == nil {

@@ -19,9 +19,9 @@ type rtt struct {
 	variance eighths       // mean deviation
 	shortest uint16        // eighths of all round trips, or the most that fit, 8 ms
 	await    awaited
-	// How many were measured since a probe, up to sampled. Beyond, the rest is how many packets are not
-	// to be measured next. A negative turn is how many times the probe timeout was doubled since the
-	// peer was prompt: none was measured since.
+	// How many were measured since a probe, up to sampled. Beyond, the rest is how many packets are
+	// not to be measured next. A negative turn is how many times the probe timeout was doubled since
+	// the peer was prompt: none was measured since.
 	turn int8
 }
 
