@@ -166,7 +166,6 @@ func (h *Host) wake() {
 		if !p.ready() {
 			return false
 		}
-		p.ready = nil
 		h.shard.runnable = append(h.shard.runnable, p)
 		return true
 	})
@@ -193,6 +192,11 @@ func (s *shard) runProcesses() {
 		if p.ended {
 			continue // its fabric was closed
 		}
+		if p.ready != nil && !p.ready() { // another process has taken what it waits for
+			p.host.parked = append(p.host.parked, p)
+			continue
+		}
+		p.ready = nil
 		p.resume()
 		p.host.touched()
 		if !s.looking && s.f.lookahead == 0 { // with workers, a process sees its own host only

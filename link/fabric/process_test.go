@@ -123,12 +123,39 @@ func TestCloseDevices(t *testing.T) {
 	for _, n := range nodes {
 		ok(t, n.dev.Provider().Close())
 	}
+	noneLeft(t, before)
+}
+
+// noneLeft waits until there are no more goroutines than before.
+func noneLeft(t *testing.T, before int) {
+	t.Helper()
 	for i := 0; runtime.NumGoroutine() > before; i++ {
 		if i == 1000 {
 			b := make([]byte, 1<<16)
 			t.Fatalf("%d goroutines, and %d before\n%s", runtime.NumGoroutine(), before, b[:runtime.Stack(b, true)])
 		}
 		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestOneTaken: two processes wait for the same, and what comes is enough for one.
+func TestOneTaken(t *testing.T) {
+	f := newFabric(t, &fabric.Config{Topology: fabric.Star(1)})
+	h := f.Hosts()[0]
+	n, got := 0, ""
+	for range 2 {
+		h.Go(func(p *fabric.Process) {
+			p.Until(func() bool { return n > 0 })
+			n--
+			got += fmt.Sprint(p.Now(), " ")
+		})
+	}
+	for i := range 2 {
+		h.Clock().AfterFunc(time.Duration(1+i)*time.Millisecond, func() { n++ })
+	}
+	ok(t, f.Wait(time.Second))
+	if want := "1ms 2ms "; got != want {
+		t.Errorf("they go on at %s, want %s", got, want)
 	}
 }
 

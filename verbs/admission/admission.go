@@ -200,6 +200,19 @@ func (g *Gate[P]) decide(at *Place[P], err error) {
 	close(at.decided)
 }
 
+// Waits reports whether Wait would wait.
+func (at *Place[P]) Waits() bool {
+	if at.decided == nil {
+		return false
+	}
+	select {
+	case <-at.decided:
+		return false
+	default:
+		return true
+	}
+}
+
 // Wait waits until the place may be used: if many were displaced, until enough of their users have
 // left. After an error, which is ErrShare, ErrFull or that of ctx, it may not be used, and the
 // caller calls Leave.

@@ -59,6 +59,11 @@ func Wait[T any](ctx context.Context, n *Notifier, take func() (v T, ok, more bo
 		}
 		if n.clock.Virtual() {
 			n.clock.Park(func() bool { return len(n.token) > 0 || ctx.Err() != nil })
+			select { // if both happen, the one below would choose at random
+			case <-n.token:
+				continue
+			default:
+			}
 		}
 		select {
 		case <-n.token:

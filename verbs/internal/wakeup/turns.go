@@ -47,6 +47,25 @@ func Receive[T any](c Clock, ch <-chan T) {
 	<-ch
 }
 
+// Take waits until ch has an element, which it takes, or done is closed, and reports whether it was
+// the former. If both happen, select would choose at random. In turns, ch is first.
+func Take[T any](c Clock, ch <-chan T, done <-chan struct{}) (v T, ok bool) {
+	if c.Virtual() {
+		c.Park(func() bool { return len(ch) > 0 || Closed(done) })
+		select {
+		case v = <-ch:
+			return v, true
+		default:
+		}
+	}
+	select {
+	case v = <-ch:
+		return v, true
+	case <-done:
+		return v, false
+	}
+}
+
 // Closed reports whether ch, on which nothing is sent, is closed.
 func Closed[T any](ch <-chan T) bool {
 	select {
@@ -57,6 +76,20 @@ func Closed[T any](ch <-chan T) bool {
 	}
 }
 
+// Lock locks l, which others may hold while they wait.
+func Lock(c Clock, l *sync.Mutex) {
+	if c.Virtual() {
+		c.Park(func() bool {
+			if !l.TryLock() {
+				return false
+			}
+			l.Unlock()
+			return true
+		})
+	}
+	l.Lock()
+}
+
 // Group is a group of goroutines, as a [sync.WaitGroup].
 type Group struct {
 	all     sync.WaitGroup
@@ -65,16 +98,26 @@ type Group struct {
 
 // Go runs f on a goroutine of the group.
 func (g *Group) Go(c Clock, f func()) {
-	g.running.Add(1)
-	g.all.Add(1)
+	g.Add()
 	c.Go(func() {
-		defer g.all.Done()
-		defer g.running.Add(-1)
+		defer g.Done()
 		f()
 	})
 }
 
-// Wait waits until the functions of all goroutines have returned.
+// Add adds what others do, on any goroutine, until Done is called.
+func (g *Group) Add() {
+	g.running.Add(1)
+	g.all.Add(1)
+}
+
+// Done ends what Add has begun.
+func (g *Group) Done() {
+	g.running.Add(-1)
+	g.all.Done()
+}
+
+// Wait waits until the functions of all goroutines have returned, and Done was called for each Add.
 func (g *Group) Wait(c Clock) {
 	if c.Virtual() {
 		c.Park(func() bool { return g.running.Load() == 0 })

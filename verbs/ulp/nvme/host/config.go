@@ -3,6 +3,7 @@ package host
 import (
 	"cmp"
 	"crypto/rand"
+	"encoding/binary"
 	"log/slog"
 	"math"
 	"net/netip"
@@ -20,7 +21,7 @@ type Config struct {
 	// NQN is the name of the subsystem.
 	NQN string
 	// HostNQN and HostID identify this host. The default of HostNQN is made from the name of the
-	// machine. That of HostID is random.
+	// machine, or of the device in the time of a simulation. That of HostID is random.
 	HostNQN string
 	HostID  [16]byte
 
@@ -71,7 +72,7 @@ const (
 
 // check returns the effective options, or an error that names the field whose value is out of
 // bounds.
-func (cfg *Config) check() (*Config, error) {
+func (cfg *Config) check(dev *verbs.Device) (*Config, error) {
 	const op = "configure NVMe host"
 	var c Config
 	if cfg != nil {
@@ -79,11 +80,9 @@ func (cfg *Config) check() (*Config, error) {
 	}
 	c.IOQueues, c.QueueDepth, c.Memory = cmp.Or(c.IOQueues, 4), cmp.Or(c.QueueDepth, 127), cmp.Or(c.Memory, 16<<20)
 	c.KeepAlive, c.Timeout = cmp.Or(c.KeepAlive, 15*time.Second), cmp.Or(c.Timeout, 30*time.Second)
-	c.HostNQN = cmp.Or(c.HostNQN, defaultHostNQN())
+	c.HostNQN = cmp.Or(c.HostNQN, defaultHostNQN(dev))
 	if c.HostID == [16]byte{} {
-		_, _ = rand.Read(c.HostID[:])        // never fails
-		c.HostID[6] = c.HostID[6]&0xf | 0x40 // version 4 (RFC 9562 §5.4)
-		c.HostID[8] = c.HostID[8]&0x3f | 0x80
+		c.HostID = newHostID(dev.Clock())
 	}
 	if c.Hashes == nil {
 		c.Hashes = auth.Hashes()
@@ -124,11 +123,29 @@ func (cfg *Config) check() (*Config, error) {
 	return &c, nil
 }
 
-// defaultHostNQN returns a name made from that of the machine.
-func defaultHostNQN() string {
+// newHostID returns a random ID. In the time of a simulation its seed determines the ID.
+func newHostID(c verbs.Clock) (id [16]byte) {
+	if c.Virtual() {
+		for i := 0; i < len(id); i += 4 {
+			binary.LittleEndian.PutUint32(id[i:], c.Uint32())
+		}
+	} else {
+		_, _ = rand.Read(id[:]) // never fails
+	}
+	id[6] = id[6]&0xf | 0x40 // version 4 (RFC 9562 §5.4)
+	id[8] = id[8]&0x3f | 0x80
+	return id
+}
+
+// defaultHostNQN returns a name made from that of the machine, or in the time of a simulation from
+// that of the device.
+func defaultHostNQN(dev *verbs.Device) string {
 	name, err := os.Hostname()
 	if err != nil {
 		name = "unknown"
+	}
+	if dev.Clock().Virtual() {
+		name = dev.Name()
 	}
 	name = strings.Map(func(r rune) rune {
 		if r <= ' ' || r > '~' {

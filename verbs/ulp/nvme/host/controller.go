@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 	"github.com/softrnic/softrnic/verbs/ulp/nvme"
 )
 
@@ -23,6 +24,7 @@ const shutdownTimeout = 10 * time.Second
 type Controller struct {
 	cfg    *Config
 	dev    *verbs.Device
+	clock  verbs.Clock
 	addr   string
 	pd     *verbs.PD
 	pool   *pool
@@ -38,16 +40,16 @@ type Controller struct {
 // Dial connects to a subsystem at "host:port", where either may be a name. The port of targets is
 // usually 4420. If the target refuses, the error wraps a *nvme.RejectError or a *nvme.StatusError.
 func Dial(ctx context.Context, dev *verbs.Device, addr string, cfg *Config) (c *Controller, err error) {
-	full, err := cfg.check()
+	full, err := cfg.check(dev)
 	if err != nil {
 		return nil, err
 	}
-	c = &Controller{cfg: full, dev: dev, addr: addr, log: full.Logger.With("target", addr, "nqn", full.NQN)}
+	c = &Controller{cfg: full, dev: dev, clock: dev.Clock(), addr: addr, log: full.Logger.With("target", addr, "nqn", full.NQN)}
 	c.events.init()
 	if c.pd, err = dev.AllocPD(); err != nil {
 		return nil, err
 	}
-	c.pool = newPool(c.pd, full.Memory)
+	c.pool = newPool(c.pd, c.clock, full.Memory)
 	s, err := c.connect(ctx)
 	if err != nil {
 		return nil, &verbs.Error{Op: "dial NVMe target " + addr, Err: errors.Join(err, c.pool.close(), c.pd.Close())}
@@ -99,7 +101,7 @@ func (c *Controller) Err() error { return c.session.Load().reason() }
 // Each Queue has ended then, and namespaces and Memory remain. If Reset fails, it may be called
 // again.
 func (c *Controller) Reset(ctx context.Context) error {
-	c.changing.Lock()
+	wakeup.Lock(c.clock, &c.changing)
 	defer c.changing.Unlock()
 	if c.closed {
 		return errClosed
@@ -119,7 +121,7 @@ func (c *Controller) Reset(ctx context.Context) error {
 // Close shuts the controller down, which makes writes durable, and ends all queues. Commands that
 // are outstanding may fail. Memory has to be closed before. Only the first call has an effect.
 func (c *Controller) Close() error {
-	c.changing.Lock()
+	wakeup.Lock(c.clock, &c.changing)
 	defer c.changing.Unlock()
 	if c.closed {
 		return nil
@@ -128,7 +130,7 @@ func (c *Controller) Close() error {
 	s := c.session.Load()
 	var err error
 	if s.reason() == nil {
-		ctx, cancel := c.dev.Clock().WithTimeout(context.Background(), shutdownTimeout)
+		ctx, cancel := c.clock.WithTimeout(context.Background(), shutdownTimeout)
 		defer cancel()
 		err = s.shutDown(ctx)
 	}
@@ -157,6 +159,6 @@ func (c *Controller) queue() (*queue, error) {
 	case 1:
 		return s.io[0], nil
 	default:
-		return s.io[int(s.c.dev.Clock().Uint32()%uint32(n))], nil
+		return s.io[int(s.c.clock.Uint32()%uint32(n))], nil
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 	"github.com/softrnic/softrnic/verbs/ulp/nvme"
 )
 
@@ -69,6 +70,14 @@ func (c *Controller) Event(ctx context.Context) (nvme.Async, error) {
 		if err != nil {
 			return 0, err
 		}
+		if added := c.events.added; c.clock.Virtual() {
+			c.clock.Park(func() bool { return len(added) > 0 || wakeup.Closed(s.done) || ctx.Err() != nil })
+			select { // if several happen, the one below would choose at random
+			case <-added:
+				continue
+			default:
+			}
+		}
 		select {
 		case <-c.events.added:
 		case <-s.done:
@@ -89,13 +98,13 @@ func (s *session) requestEvents() {
 	if n == 0 {
 		return
 	}
-	s.goroutines.Go(func() {
+	s.goroutines.Go(s.c.clock, func() {
 		enable := nvme.Command{Opcode: nvme.SetFeatures, CDW10: uint32(nvme.FeatureAsyncEvents), CDW11: events}
 		if _, err := s.admin.do(ctx, enable, nil, nil); err != nil {
 			s.c.log.Warn("enable events", "error", err)
 		}
 		for range n {
-			s.goroutines.Go(func() {
+			s.goroutines.Go(s.c.clock, func() {
 				for {
 					result, err := s.admin.do(ctx, nvme.Command{Opcode: nvme.AsyncEventRequest}, nil, nil)
 					if err != nil {

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
 const (
@@ -18,6 +19,7 @@ const remoteAccess = verbs.AccessLocalWrite | verbs.AccessRemoteRead | verbs.Acc
 // pool is the memory that data moves through if it does not fit into a slot.
 type pool struct {
 	pd    *verbs.PD
+	clock verbs.Clock
 	limit int // of slabs
 	free  chan *chunk
 
@@ -33,9 +35,9 @@ type chunk struct {
 
 func (c *chunk) bytes(n int) []byte { return c.mr.Buf()[c.off : c.off+n : c.off+n] }
 
-func newPool(pd *verbs.PD, size int) *pool {
+func newPool(pd *verbs.PD, c verbs.Clock, size int) *pool {
 	limit := size / slabSize
-	return &pool{pd: pd, limit: limit, free: make(chan *chunk, limit*(slabSize/chunkSize))}
+	return &pool{pd: pd, clock: c, limit: limit, free: make(chan *chunk, limit*(slabSize/chunkSize))}
 }
 
 // get returns a chunk. If there is none, it waits, or returns nil without wait.
@@ -55,12 +57,10 @@ func (p *pool) get(ctx context.Context, wait bool) (*chunk, error) {
 		case !wait:
 			return nil, nil
 		}
-		select {
-		case c := <-p.free:
+		if c, ok := wakeup.Take(p.clock, p.free, ctx.Done()); ok {
 			return c, nil
-		case <-ctx.Done():
-			return nil, ctx.Err()
 		}
+		return nil, ctx.Err()
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 	"github.com/softrnic/softrnic/verbs/ulp/nvme"
 )
@@ -113,9 +114,13 @@ func (s *session) newQueue(ctx context.Context, id uint16, depth int) (q *queue,
 		q.free = q.free[:n]
 	}
 	q.depth = len(q.free)
-	s.goroutines.Go(func() {
+	clock, gone := s.c.clock, q.conn.Done()
+	s.goroutines.Go(clock, func() {
+		if clock.Virtual() {
+			clock.Park(func() bool { return wakeup.Closed(gone) || wakeup.Closed(s.done) })
+		}
 		select {
-		case <-q.conn.Done():
+		case <-gone:
 			q.fail(errGone)
 		case <-s.done:
 		}
@@ -232,7 +237,7 @@ func (q *queue) submit(s *slot, cmd *nvme.Command, d *transfer) error {
 	if err := q.qp.PostSend(wrs[first:]...); err != nil {
 		s.responseDue, s.sendDue = false, false
 		q.release(s)
-		go q.fail(err) // it takes mu
+		q.s.c.clock.Go(func() { q.fail(err) }) // it takes mu
 		return err
 	}
 	if first == 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 	"github.com/softrnic/softrnic/verbs/ulp/nvme"
 )
 
@@ -39,7 +40,7 @@ func (c *Controller) OpenQueue(ctx context.Context, depth int) (*Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.opening.Lock()
+	wakeup.Lock(c.clock, &s.opening)
 	defer s.opening.Unlock()
 	id := s.freeID()
 	if id == 0 {
@@ -173,20 +174,25 @@ func (r *Queue) Wait(ctx context.Context, done []*Op) (n int, err error) {
 	if len(done) == 0 {
 		return 0, verbs.Errorf(verbs.ErrInvalid, "wait for commands", "done is empty")
 	}
-	q := r.q
 	for {
 		if n, err = r.collect(done); n > 0 || err != nil {
 			return n, err
 		}
-		q.poll.Lock()
-		if !q.ended() {
-			err = q.progress(ctx)
-		}
-		q.poll.Unlock()
-		if err != nil {
+		if err := r.await(ctx); err != nil {
 			return 0, err
 		}
 	}
+}
+
+// await waits for completions, and handles them, unless the queue has ended.
+func (r *Queue) await(ctx context.Context) error {
+	q := r.q
+	q.poll.Lock()
+	defer q.poll.Unlock()
+	if q.ended() {
+		return nil
+	}
+	return q.progress(ctx)
 }
 
 // Close ends the queue. Outstanding commands are not completed any more, and their memory is not
@@ -203,12 +209,14 @@ func (r *Queue) Close() error {
 		q.quit()
 	}
 	s := q.s
+	wakeup.Lock(s.c.clock, &s.freeing) // destroy may be closing it
 	s.mu.Lock()
 	mine := s.queues[q.id] == q
 	if mine {
 		delete(s.queues, q.id)
 	}
 	s.mu.Unlock()
+	s.freeing.Unlock()
 	if !mine { // Close or Reset of the controller has freed it
 		return nil
 	}

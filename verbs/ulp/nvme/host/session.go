@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 	"github.com/softrnic/softrnic/verbs/ulp/nvme"
 )
 
@@ -27,9 +29,10 @@ type session struct {
 	inCapsule int      // bytes of data in a command capsule of an I/O queue
 
 	done       chan struct{} // closed at the end
-	goroutines sync.WaitGroup
+	goroutines wakeup.Group
 
 	opening sync.Mutex // one OpenQueue at a time
+	freeing sync.Mutex // held while queues of destroy are closed; taken before mu
 
 	mu       sync.Mutex // no other lock is taken meanwhile
 	err      *LostError // why it has ended, or nil
@@ -50,19 +53,19 @@ func (c *Controller) connect(ctx context.Context) (s *session, err error) {
 			err = errors.Join(err, s.destroy())
 		}
 	}()
-	s.goroutines.Go(s.keepTime)
+	s.goroutines.Go(c.clock, s.keepTime)
 	if s.admin, err = s.open(ctx, 0, adminDepth, nvme.DynamicController); err != nil {
 		return s, err
 	}
 	s.admin.poll.Lock() // for serveAdmin, which has it until the end
-	s.goroutines.Go(s.serveAdmin)
+	s.goroutines.Go(c.clock, s.serveAdmin)
 	if err := s.enable(ctx); err != nil {
 		return s, err
 	}
 	if err := s.identify(ctx); err != nil {
 		return s, err
 	}
-	s.goroutines.Go(s.keepAlive)
+	s.goroutines.Go(c.clock, s.keepAlive)
 	s.requestEvents()
 	if s.discovery {
 		return s, nil
@@ -90,11 +93,16 @@ func (s *session) open(ctx context.Context, id uint16, depth int, cntlid uint16)
 		return nil, fmt.Errorf("queue %d: %w", id, err)
 	}
 	s.mu.Lock()
-	ended := s.err
-	s.queues[id] = q
+	ended, destroyed := s.err, s.queues == nil
+	if !destroyed {
+		s.queues[id] = q
+	}
 	s.mu.Unlock()
 	if ended != nil {
 		q.fail(ended.Err)
+		if destroyed {
+			return nil, errors.Join(ended, q.close())
+		}
 		return nil, ended
 	}
 	if err := s.connectQueue(ctx, q, depth, cntlid); err != nil {
@@ -145,7 +153,8 @@ const statusInterval = 50 * time.Millisecond
 // awaitStatus waits until bits of CSTS have a value.
 func (s *session) awaitStatus(ctx context.Context, mask, want uint64, timeout time.Duration) error {
 	const op = "wait for CSTS"
-	ctx, cancel := s.c.dev.Clock().WithTimeout(ctx, timeout)
+	clock := s.c.clock
+	ctx, cancel := clock.WithTimeout(ctx, timeout)
 	defer cancel()
 	for {
 		csts, err := s.admin.do(ctx, nvme.PropertyGetCommand(nvme.PropertyCSTS), nil, nil)
@@ -157,7 +166,13 @@ func (s *session) awaitStatus(ctx context.Context, mask, want uint64, timeout ti
 		case csts&nvme.CSTSFatal != 0:
 			return violation("the controller reports a fatal status, CSTS %#x", csts)
 		}
-		passed, _ := s.c.dev.Clock().NewTimer(statusInterval)
+		passed, _ := clock.NewTimer(statusInterval)
+		if clock.Virtual() {
+			clock.Park(func() bool { return len(passed) > 0 || ctx.Err() != nil || wakeup.Closed(s.done) })
+			if wakeup.Closed(s.done) {
+				return s.reason()
+			}
+		}
 		select {
 		case <-passed:
 		case <-ctx.Done():
@@ -218,14 +233,9 @@ func (s *session) serveAdmin() {
 
 // keepTime ends queues with a command that has timed out.
 func (s *session) keepTime() {
-	tick, t := s.c.dev.Clock().NewTicker(s.c.cfg.Timeout / ticks)
+	tick, t := s.c.clock.NewTicker(s.c.cfg.Timeout / ticks)
 	defer t.Stop()
-	for {
-		select {
-		case <-tick:
-		case <-s.done:
-			return
-		}
+	for s.awaitTick(tick) {
 		for _, q := range s.all() {
 			q.drain()
 			if late := q.advanceClock(); late {
@@ -235,11 +245,18 @@ func (s *session) keepTime() {
 	}
 }
 
+// awaitTick waits for a tick. It returns false if the session has ended.
+func (s *session) awaitTick(tick <-chan time.Time) bool {
+	_, ok := wakeup.Take(s.c.clock, tick, s.done)
+	return ok
+}
+
 // drain handles completions that nobody waits for, such as those of abandoned commands.
 func (q *queue) drain() {
 	if !q.poll.TryLock() {
 		return
 	}
+	defer q.handOver()
 	if !q.ended() {
 		n, err := q.cq.Poll(q.wcs[:])
 		if err != nil {
@@ -247,8 +264,6 @@ func (q *queue) drain() {
 		}
 		q.handleAll(n)
 	}
-	q.poll.Unlock()
-	q.handOver()
 }
 
 // advanceClock reports whether a command has timed out. A late goroutine gets two ticks at once:
@@ -267,14 +282,9 @@ func (q *queue) advanceClock() bool {
 
 // keepAlive sends Keep Alive commands.
 func (s *session) keepAlive() {
-	tick, t := s.c.dev.Clock().NewTicker(s.c.cfg.KeepAlive / 3)
+	tick, t := s.c.clock.NewTicker(s.c.cfg.KeepAlive / 3)
 	defer t.Stop()
-	for {
-		select {
-		case <-tick:
-		case <-s.done:
-			return
-		}
+	for s.awaitTick(tick) {
 		// The end of the session ends the command.
 		if _, err := s.admin.do(context.Background(), nvme.Command{Opcode: nvme.KeepAlive}, nil, nil); err != nil {
 			s.admin.fail(err)
@@ -315,23 +325,26 @@ func (s *session) endQueues() {
 	}
 }
 
-// all returns the queues.
+// all returns the queues, in the order of their IDs.
 func (s *session) all() []*queue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Collect(maps.Values(s.queues))
+	return slices.SortedFunc(maps.Values(s.queues), func(a, b *queue) int { return cmp.Compare(a.id, b.id) })
 }
 
 // destroy ends all queues, and frees what they have. The session has ended.
 func (s *session) destroy() (err error) {
 	s.endQueues()
-	s.goroutines.Wait()
+	s.goroutines.Wait(s.c.clock)
+	wakeup.Lock(s.c.clock, &s.freeing)
+	defer s.freeing.Unlock()
+	all := s.all()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, q := range s.queues {
+	s.queues = nil
+	s.mu.Unlock()
+	for _, q := range all {
 		err = errors.Join(err, q.close())
 	}
-	s.queues = nil
 	return err
 }
 

@@ -5,6 +5,9 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
 // waiter is a goroutine that waits for a response or a slot.
@@ -12,6 +15,14 @@ type waiter struct {
 	ready atomic.Bool
 	wake  chan struct{} // has an element when the waiter has to look again
 	slot  *slot         // that it has been given; nil of a waiter for a response
+}
+
+// sleep waits for signal. It returns the error of ctx if that ends first.
+func (w *waiter) sleep(ctx context.Context, c verbs.Clock) error {
+	if _, ok := wakeup.Take(c, w.wake, ctx.Done()); !ok {
+		return ctx.Err()
+	}
+	return nil
 }
 
 func (w *waiter) signal() {
@@ -46,8 +57,6 @@ func (q *queue) forget(i int) {
 func (q *queue) await(ctx context.Context, w *waiter) error {
 	if q.poll.TryLock() { // likely alone
 		err := q.lead(ctx, w)
-		q.poll.Unlock()
-		q.handOver()
 		if err != nil || w.ready.Load() {
 			return err
 		}
@@ -62,8 +71,6 @@ func (q *queue) await(ctx context.Context, w *waiter) error {
 	for {
 		if q.poll.TryLock() {
 			err := q.lead(ctx, w)
-			q.poll.Unlock()
-			q.handOver()
 			if err != nil {
 				return q.leave(w, err)
 			}
@@ -71,10 +78,8 @@ func (q *queue) await(ctx context.Context, w *waiter) error {
 		if w.ready.Load() {
 			return nil
 		}
-		select {
-		case <-w.wake:
-		case <-ctx.Done():
-			return q.leave(w, ctx.Err())
+		if err := w.sleep(ctx, q.s.c.clock); err != nil {
+			return q.leave(w, err)
 		}
 	}
 }
@@ -93,8 +98,9 @@ func (q *queue) leave(w *waiter, err error) error {
 	return err
 }
 
-// handOver wakes a waiter so that it takes poll.
+// handOver unlocks poll, and wakes a waiter so that it takes it.
 func (q *queue) handOver() {
+	q.poll.Unlock()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.attend()
@@ -103,9 +109,10 @@ func (q *queue) handOver() {
 	}
 }
 
-// lead takes completions until a waiter is ready or the queue has ended. poll is held. It returns
-// the error of ctx if that ends first.
+// lead takes completions until a waiter is ready or the queue has ended. poll is held, and handed
+// over at the end. It returns the error of ctx if that ends first.
 func (q *queue) lead(ctx context.Context, w *waiter) error {
+	defer q.handOver()
 	for !w.ready.Load() && !q.ended() {
 		if err := q.progress(ctx); err != nil {
 			return err
@@ -204,25 +211,27 @@ func (q *queue) awaitSlot(ctx context.Context, w *waiter) error {
 		attend := q.unattended() && q.wanting[0] == w
 		q.mu.Unlock()
 		if attend && q.poll.TryLock() {
-			short, cancel := q.s.c.dev.Clock().WithTimeout(ctx, attendInterval)
-			if !w.ready.Load() && !q.ended() {
-				_ = q.progress(short)
-			}
-			cancel()
-			q.poll.Unlock()
-			q.handOver()
-			if ctx.Err() != nil {
+			if q.attendFor(ctx, w); ctx.Err() != nil {
 				return ctx.Err()
 			}
 			continue
 		}
-		select {
-		case <-w.wake:
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := w.sleep(ctx, q.s.c.clock); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// attendFor takes completions for a short time, unless a waiter is ready or the queue has ended.
+// poll is held, and handed over at the end.
+func (q *queue) attendFor(ctx context.Context, w *waiter) {
+	defer q.handOver()
+	short, cancel := q.s.c.clock.WithTimeout(ctx, attendInterval)
+	defer cancel()
+	if !w.ready.Load() && !q.ended() {
+		_ = q.progress(short)
+	}
 }
 
 // unattended reports whether there may be completions that no goroutine waits for: those of

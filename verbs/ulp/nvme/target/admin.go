@@ -204,7 +204,7 @@ func (ctrl *controller) smart() []byte {
 	ctrl.mu.Unlock()
 	page := nvme.SMART{
 		AvailableSpare: 100, UnitsRead: (s.ReadBytes + unit - 1) / unit, UnitsWritten: (s.WrittenBytes + unit - 1) / unit,
-		Reads: s.Reads, Writes: s.Writes, PowerCycles: 1, PowerOn: ctrl.t.dev.Clock().Since(ctrl.t.started), ErrorLogEntries: failures,
+		Reads: s.Reads, Writes: s.Writes, PowerCycles: 1, PowerOn: ctrl.t.clock.Since(ctrl.t.started), ErrorLogEntries: failures,
 	}
 	if slices.ContainsFunc(ctrl.t.namespaces, func(ns *namespace) bool { return ns.durability.hasLost() }) {
 		page.CriticalWarning = nvme.WarnReliability

@@ -34,7 +34,7 @@ func (q *queue) requireAuth(ctrl *controller) bool {
 		Hashes:   cfg.Hashes, Groups: cfg.Groups,
 	})}
 	q.locked.Store(true)
-	q.auth.timer = q.t.dev.Clock().AfterFunc(cfg.AuthTimeout, func() {
+	q.auth.timer = q.t.clock.AfterFunc(cfg.AuthTimeout, func() {
 		if q.locked.Load() {
 			q.end(errUnauthenticated)
 		}
@@ -109,10 +109,17 @@ func (q *queue) authenticate(c *command, f func()) {
 		return
 	}
 	q.spawn(func() {
+		computing := q.t.computing
+		if clock := q.t.clock; clock.Virtual() {
+			clock.Park(func() bool { return len(computing) < cap(computing) || q.ctx.Err() != nil })
+			if q.ctx.Err() != nil {
+				return
+			}
+		}
 		select {
-		case q.t.computing <- struct{}{}:
+		case computing <- struct{}{}:
 			f()
-			<-q.t.computing
+			<-computing
 		case <-q.ctx.Done():
 		}
 	})

@@ -58,7 +58,7 @@ type controller struct {
 // newController creates a controller for an Admin queue. It returns nil if there is no ID.
 func (t *Target) newController(q *queue, p *nvme.ConnectCommand, d *nvme.ConnectData, discovery bool) *controller {
 	ctrl := &controller{t: t, discovery: discovery, hostNQN: d.HostNQN, hostID: d.HostID, adminQ: q, queues: map[uint16]*queue{},
-		created: t.dev.Clock().Now()}
+		created: t.clock.Now()}
 	if !t.register(ctrl) {
 		return nil
 	}
@@ -85,7 +85,7 @@ func (ctrl *controller) setKeepAlive(timeout time.Duration) {
 	ctrl.keepAlive = (timeout + unit - 1) / unit * unit
 	if ctrl.keepAlive > 0 && !ctrl.over {
 		ctrl.active.Store(true)
-		ctrl.timer = ctrl.t.dev.Clock().AfterFunc(ctrl.keepAlive, ctrl.expire)
+		ctrl.timer = ctrl.t.clock.AfterFunc(ctrl.keepAlive, ctrl.expire)
 	}
 }
 
@@ -144,7 +144,7 @@ func (ctrl *controller) ended(q *queue) {
 		ctrl.timer.Stop()
 	}
 	ctrl.endQueues(errGone)
-	ctrl.log.Info("host disconnected", "after", ctrl.t.dev.Clock().Since(ctrl.created).Round(time.Millisecond))
+	ctrl.log.Info("host disconnected", "after", ctrl.t.clock.Since(ctrl.created).Round(time.Millisecond))
 }
 
 // gone reports whether the Admin queue has ended.

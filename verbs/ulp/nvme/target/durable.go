@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 	"github.com/softrnic/softrnic/verbs/ulp/nvme"
 )
 
@@ -23,7 +25,8 @@ import (
 type durability struct {
 	s          Syncer // nil: writes are durable, or there are none
 	log        *slog.Logger
-	goroutines *sync.WaitGroup
+	clock      verbs.Clock
+	goroutines *wakeup.Group
 
 	mu      sync.Mutex // no other lock is taken meanwhile
 	running bool
@@ -43,7 +46,7 @@ func (d *durability) sync(done func(nvme.Status)) {
 	d.waiting = append(d.waiting, done)
 	if !d.running {
 		d.running = true
-		d.goroutines.Go(d.run)
+		d.goroutines.Go(d.clock, d.run)
 	}
 }
 

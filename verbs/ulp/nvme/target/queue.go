@@ -11,6 +11,7 @@ import (
 
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/admission"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 	"github.com/softrnic/softrnic/verbs/ulp/nvme"
 )
@@ -59,8 +60,8 @@ type queue struct {
 	unsent      []*command  // completed commands that wait for this
 	closing     bool        // nothing is posted any more
 	response    [nvme.CompletionLen]byte
-	send        verbs.SendWR   // of respond
-	workers     sync.WaitGroup // functions of spawn and block, and others that hold the queue
+	send        verbs.SendWR // of respond
+	workers     wakeup.Group // functions of spawn and block, and others that hold the queue
 }
 
 // A work request's ID has the kind of the work request and an index.
@@ -141,14 +142,18 @@ func (q *queue) cmConfig() *rdmacm.Config {
 // run serves the connection until it ends. It then frees the queue.
 func (q *queue) run(conn *rdmacm.Conn) {
 	q.conn, q.qp = conn, conn.QP()
-	go func() {
+	clock, gone := q.t.clock, conn.Done()
+	clock.Go(func() {
+		if clock.Virtual() {
+			clock.Park(func() bool { return wakeup.Closed(gone) || q.ctx.Err() != nil })
+		}
 		select {
-		case <-conn.Done():
+		case <-gone:
 			q.end(errGone)
 		case <-q.ctx.Done():
 		}
-	}()
-	connect := q.t.dev.Clock().AfterFunc(q.t.cfg.ConnectTimeout, func() {
+	})
+	connect := clock.AfterFunc(q.t.cfg.ConnectTimeout, func() {
 		if q.ctrl.Load() == nil {
 			q.end(fmt.Errorf("no Connect command within %v", q.t.cfg.ConnectTimeout))
 		}
@@ -326,7 +331,7 @@ func (q *queue) hold() bool {
 	if q.closing {
 		return false
 	}
-	q.workers.Add(1)
+	q.workers.Add()
 	return true
 }
 
@@ -342,7 +347,7 @@ func (q *queue) spawn(f func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.closing {
-		q.workers.Go(f)
+		q.workers.Go(q.t.clock, f)
 	}
 }
 
@@ -352,7 +357,7 @@ func (q *queue) close() {
 	q.closing = true
 	q.mu.Unlock()
 	_ = q.conn.ID().Disconnect() // it fails if the connection has ended
-	q.workers.Wait()
+	q.workers.Wait(q.t.clock)
 	q.auth.stop()
 	if ctrl := q.ctrl.Load(); ctrl != nil {
 		ctrl.ended(q)

@@ -1,16 +1,19 @@
 package target
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/admission"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 	"github.com/softrnic/softrnic/verbs/ulp/nvme"
 )
@@ -19,6 +22,7 @@ import (
 type Target struct {
 	cfg        *Config
 	dev        *verbs.Device
+	clock      verbs.Clock
 	pd         *verbs.PD
 	l          *rdmacm.Listener
 	pool       pool
@@ -28,8 +32,9 @@ type Target struct {
 	started    time.Time
 	ctx        context.Context // ends with Close
 	cancel     context.CancelCauseFunc
-	goroutines sync.WaitGroup
-	closing    sync.Once
+	goroutines wakeup.Group
+	closing    sync.Mutex // held by Close
+	closed     bool
 	err        error // of Close
 	retired    counters
 	gate       *admission.Gate[netip.Addr] // of connections
@@ -55,8 +60,9 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (t *Target, err error) 
 	if err != nil {
 		return nil, err
 	}
-	t = &Target{cfg: full, dev: dev, started: dev.Clock().Now(), controllers: map[uint16]*controller{}, queues: map[*queue]bool{},
-		working: map[netip.Addr]*hostWork{}, computing: make(chan struct{}, 2), gate: admission.New[netip.Addr](full.Connections)}
+	clock := dev.Clock()
+	t = &Target{cfg: full, dev: dev, clock: clock, started: clock.Now(), controllers: map[uint16]*controller{},
+		queues: map[*queue]bool{}, working: map[netip.Addr]*hostWork{}, computing: make(chan struct{}, 2), gate: admission.New[netip.Addr](full.Connections)}
 	if full.Serial == "" {
 		sum := sha256.Sum256([]byte(full.NQN))
 		full.Serial = serial(sum[:])
@@ -72,8 +78,8 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (t *Target, err error) 
 		return nil, errors.Join(err, t.pd.Close())
 	}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
-	t.goroutines.Go(t.serve)
-	t.goroutines.Go(t.watchSizes)
+	t.goroutines.Go(clock, t.serve)
+	t.goroutines.Go(clock, t.watchSizes)
 	return t, nil
 }
 
@@ -82,7 +88,7 @@ func (t *Target) Addr() netip.AddrPort { return t.l.Addr() }
 
 // Wait waits until Close is called, and returns nil, or until the device has failed.
 func (t *Target) Wait() error {
-	<-t.ctx.Done()
+	wakeup.Receive(t.clock, t.ctx.Done())
 	if err := context.Cause(t.ctx); !errors.Is(err, errStopped) {
 		return err
 	}
@@ -92,12 +98,15 @@ func (t *Target) Wait() error {
 // Close ends all connections and frees what the target has allocated. Backends remain open. Only
 // the first call has an effect; the others wait for it.
 func (t *Target) Close() error {
-	t.closing.Do(func() {
+	wakeup.Lock(t.clock, &t.closing)
+	defer t.closing.Unlock()
+	if !t.closed {
+		t.closed = true
 		t.cancel(errStopped)
 		err := t.l.Close()
-		t.goroutines.Wait()
+		t.goroutines.Wait(t.clock)
 		t.err = errors.Join(err, t.pool.close(), t.pd.Close())
-	})
+	}
 	return t.err
 }
 
@@ -114,7 +123,7 @@ func (t *Target) serve() {
 			t.reject(r, err)
 			continue
 		}
-		t.goroutines.Go(func() {
+		t.goroutines.Go(t.clock, func() {
 			q, err := t.create(a)
 			if err != nil {
 				t.reject(r, err)
@@ -188,8 +197,11 @@ func (t *Target) admit(r *rdmacm.Request) (*admitted, error) {
 
 // create waits for the place of a connection request, and creates its queue.
 func (t *Target) create(a *admitted) (*queue, error) {
-	waiting, cancel := t.dev.Clock().WithTimeout(a.ctx, acceptTimeout)
+	waiting, cancel := t.clock.WithTimeout(a.ctx, acceptTimeout)
 	defer cancel()
+	if t.clock.Virtual() {
+		t.clock.Park(func() bool { return !a.place.Waits() || waiting.Err() != nil })
+	}
 	err := a.place.Wait(waiting)
 	if err != nil {
 		err = t.refuseFull(err)
@@ -211,7 +223,7 @@ func (t *Target) create(a *admitted) (*queue, error) {
 
 // accept accepts a connection request.
 func (t *Target) accept(r *rdmacm.Request, q *queue) (*rdmacm.Conn, error) {
-	accepting, cancel := t.dev.Clock().WithTimeout(q.ctx, acceptTimeout)
+	accepting, cancel := t.clock.WithTimeout(q.ctx, acceptTimeout)
 	conn, err := r.Accept(accepting, q.cmConfig())
 	cancel()
 	if err != nil {
@@ -277,12 +289,10 @@ const sizeInterval = time.Second
 
 // watchSizes announces changed sizes.
 func (t *Target) watchSizes() {
-	tick, ticker := t.dev.Clock().NewTicker(sizeInterval)
+	tick, ticker := t.clock.NewTicker(sizeInterval)
 	defer ticker.Stop()
 	for {
-		select {
-		case <-tick:
-		case <-t.ctx.Done():
+		if _, ok := wakeup.Take(t.clock, tick, t.ctx.Done()); !ok {
 			return
 		}
 		for _, ns := range t.namespaces {
@@ -297,7 +307,7 @@ func (t *Target) watchSizes() {
 	}
 }
 
-// hosts returns the subsystem's controllers.
+// hosts returns the subsystem's controllers, in the order of their IDs.
 func (t *Target) hosts() (all []*controller) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -306,5 +316,6 @@ func (t *Target) hosts() (all []*controller) {
 			all = append(all, ctrl)
 		}
 	}
+	slices.SortFunc(all, func(a, b *controller) int { return cmp.Compare(a.id, b.id) })
 	return all
 }

@@ -43,13 +43,13 @@ func (w *work) add(op operation) {
 	w.mu.Lock()
 	op.q.host.waiting = append(op.q.host.waiting, op)
 	w.queue(op.q.host)
-	op, ok := w.next()
+	first, ok := w.next()
 	if !ok {
 		w.waited.Add(1)
 	}
 	w.mu.Unlock()
 	if ok {
-		go w.run(op)
+		op.q.t.clock.Go(func() { w.run(first) })
 	}
 }
 
