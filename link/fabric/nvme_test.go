@@ -299,6 +299,89 @@ func TestNVMeClose(t *testing.T) {
 	}
 }
 
+// TestNVMeReset: a queue that is opened while the controller is reset is one of the new connection,
+// or its error says that it has ended.
+func TestNVMeReset(t *testing.T) {
+	for at := range 12 {
+		s := newStorage(t, fabric.Config{}, onStatic)
+		d := s.disks[0]
+		d.n.h.Go(func(p *fabric.Process) {
+			ctx := context.Background()
+			d.dial(ctx)
+			for range 2 {
+				d.n.h.Go(func(*fabric.Process) {
+					q, err := d.c.OpenQueue(ctx, 8)
+					if err == nil {
+						err = q.Close()
+					}
+					if reject := (*nvme.RejectError)(nil); err != nil && !errors.As(err, new(*host.LostError)) && !errors.As(err, &reject) {
+						t.Error(err)
+					}
+				})
+			}
+			p.Sleep(time.Duration(at) * time.Microsecond)
+			ok(t, d.c.Reset(ctx))
+			d.write(ctx, p, 1)
+			d.verify(ctx)
+			ok(t, d.c.Close())
+		})
+		ok(t, s.f.Wait(time.Minute))
+		ok(t, s.target.Close())
+		ok(t, s.file.Close())
+	}
+}
+
+// slowDisk is a Backend whose operations take a millisecond each, any number at a time.
+type slowDisk struct {
+	memory *target.Memory
+	clock  verbs.Clock
+}
+
+func (d *slowDisk) wait() {
+	passed, _ := d.clock.NewTimer(time.Millisecond)
+	d.clock.Park(func() bool { return len(passed) > 0 })
+}
+
+func (d *slowDisk) ReadAt(p []byte, off int64) (int, error) {
+	d.wait()
+	return d.memory.ReadAt(p, off)
+}
+
+func (d *slowDisk) WriteAt(p []byte, off int64) (int, error) {
+	d.wait()
+	return d.memory.WriteAt(p, off)
+}
+
+func (d *slowDisk) Sync() error {
+	d.wait()
+	return nil
+}
+
+func (d *slowDisk) Size() int64 { return d.memory.Size() }
+
+// TestNVMeSlowDisk: a backend may wait in virtual time, in several commands at once.
+func TestNVMeSlowDisk(t *testing.T) {
+	f := newFabric(t, &fabric.Config{Topology: fabric.Star(2)})
+	to, from := onStatic(t, f, f.Hosts()[0], roce.Config{}), onStatic(t, f, f.Hosts()[1], roce.Config{})
+	tgt := must(target.Listen(to.dev, ":4420", &target.Config{NQN: diskNQN, Transports: []verbs.Transport{verbs.RoCEv2},
+		Namespaces: []target.Namespace{{Backend: &slowDisk{target.NewMemory(diskSize), to.dev.Clock()}}}}))(t)
+	c := must(host.Dial(t.Context(), from.dev, to.h.Addr().String()+":4420", &host.Config{NQN: diskNQN}))(t)
+	ns := must(c.Namespace(t.Context(), 1))(t)
+	began, written := f.Now(), bytes.Repeat([]byte("disk"), 256<<10)
+	must(ns.WriteAt(written, 0))(t) // 8 commands of 2 parts each
+	got := make([]byte, len(written))
+	must(ns.ReadAt(got, 0))(t)
+	ok(t, ns.Flush(t.Context()))
+	if took := f.Now() - began; took < 3*time.Millisecond || took > 4*time.Millisecond {
+		t.Errorf("a write, a read and a flush take %v, want 3 ms and the network's time", took)
+	}
+	if !bytes.Equal(got, written) {
+		t.Error("what is read is not what was written")
+	}
+	ok(t, c.Close())
+	ok(t, tgt.Close())
+}
+
 // TestNVMeEvents: a host that must authenticate itself finds a subsystem, and learns of a new size
 // while a process waits for it.
 func TestNVMeEvents(t *testing.T) {

@@ -24,5 +24,9 @@
 // finds the pool empty waits. A host that sends more commands than its queue holds, or none, loses
 // its connection.
 //
+// On a simulated network (link/fabric), goroutines take turns, and what a backend does takes no
+// virtual time. A backend other than Memory may wait by the device's clock (verbs.Clock.Park), as
+// for a disk.
+//
 // The API is not promised yet: see package nvme.
 package target
