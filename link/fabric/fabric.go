@@ -17,9 +17,9 @@
 //
 // iWARP does not work: gVisor's TCP has goroutines of its own, for which virtual time does not
 // stop. Its random numbers and timers are the fabric's, but not the order in which these
-// goroutines run. Nor does RPC over RDMA work (verbs/ulp/rpcrdma, and so NFS), whose goroutines take
-// no part in the turns. rdma_cm, rsockets and NVMe over Fabrics (verbs/ulp/nvme) do. Only with NVMe's
-// authentication, whose secrets come from the machine, packets differ each time.
+// goroutines run. Nor does RPC over RDMA work (verbs/ulp/rpcrdma, and so NFS), whose goroutines
+// take no part in the turns. rdma_cm, rsockets and NVMe over Fabrics (verbs/ulp/nvme) do. Only with
+// NVMe's authentication, whose secrets come from the machine, packets differ each time.
 //
 // # Workers
 //

@@ -243,8 +243,8 @@ func (s *storage) run() string {
 }
 
 // TestNVMe: hosts write to a target, flush, read it back, and connect again after they have lost
-// it. What the target has acknowledged is there, and the same seed gives the same packets, also with
-// workers.
+// it. What the target has acknowledged is there, and the same seed gives the same packets, also
+// with workers.
 func TestNVMe(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	for _, c := range []struct {

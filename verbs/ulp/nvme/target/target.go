@@ -62,7 +62,8 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (t *Target, err error) 
 	}
 	clock := dev.Clock()
 	t = &Target{cfg: full, dev: dev, clock: clock, started: clock.Now(), controllers: map[uint16]*controller{},
-		queues: map[*queue]bool{}, working: map[netip.Addr]*hostWork{}, computing: make(chan struct{}, 2), gate: admission.New[netip.Addr](full.Connections)}
+		queues: map[*queue]bool{}, working: map[netip.Addr]*hostWork{},
+		computing: make(chan struct{}, 2), gate: admission.New[netip.Addr](full.Connections)}
 	if full.Serial == "" {
 		sum := sha256.Sum256([]byte(full.NQN))
 		full.Serial = serial(sum[:])
