@@ -126,7 +126,8 @@ func TestCloseDevices(t *testing.T) {
 	noneLeft(t, before)
 }
 
-// noneLeft waits until there are no more goroutines than before.
+// noneLeft waits until there are no more goroutines than before: some of gVisor's, and of contexts
+// that have ended, end a little later.
 func noneLeft(t *testing.T, before int) {
 	t.Helper()
 	for i := 0; runtime.NumGoroutine() > before; i++ {

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"slices"
 	"sync"
+
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
 // Share returns the most that a holder may have of limit things, if it has mine of the all that are
@@ -21,6 +23,9 @@ var (
 	ErrShare = errors.New("the peer has half of the places that others leave")
 	ErrFull  = errors.New("all places are taken")
 )
+
+// ErrGone is the error of WaitFor for a peer that waits no more.
+var ErrGone = errors.New("the peer has gone before it got a place")
 
 // Gate has the places of a server, mostly for connections. A peer, such as an address, has its
 // Share of them at most. A place is a stranger's until Prove is called: strangers make room for
@@ -200,34 +205,34 @@ func (g *Gate[P]) decide(at *Place[P], err error) {
 	close(at.decided)
 }
 
-// Waits reports whether Wait would wait.
-func (at *Place[P]) Waits() bool {
-	if at.decided == nil {
-		return false
-	}
-	select {
-	case <-at.decided:
-		return false
-	default:
-		return true
-	}
-}
-
 // Wait waits until the place may be used: if many were displaced, until enough of their users have
 // left. After an error, which is ErrShare, ErrFull or that of ctx, it may not be used, and the
 // caller calls Leave.
-func (at *Place[P]) Wait(ctx context.Context) error {
+func (at *Place[P]) Wait(ctx context.Context) error { return at.wait(ctx, nil) }
+
+// WaitFor is Wait in the turns of a clock, a verbs.Clock. It also ends when gone is closed, because
+// the peer has gone, with ErrGone.
+func (at *Place[P]) WaitFor(ctx context.Context, c wakeup.Clock, gone <-chan struct{}) error {
+	if at.decided != nil && c.Virtual() {
+		c.Park(func() bool { return wakeup.Closed(at.decided) || ctx.Err() != nil || wakeup.Closed(gone) })
+	}
+	return at.wait(ctx, gone)
+}
+
+// wait implements Wait and WaitFor. What was decided comes first.
+func (at *Place[P]) wait(ctx context.Context, gone <-chan struct{}) (err error) {
 	if at.decided == nil {
 		return nil
 	}
 	select {
 	case <-at.decided:
 	case <-ctx.Done():
-		select {
-		case <-at.decided: // both happened
-		default:
-			return context.Cause(ctx)
-		}
+		err = context.Cause(ctx)
+	case <-gone:
+		err = ErrGone
+	}
+	if err != nil && !wakeup.Closed(at.decided) {
+		return err
 	}
 	return at.refusal
 }

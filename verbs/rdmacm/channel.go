@@ -289,15 +289,7 @@ func (s *signals) waitAcked(ctx context.Context, c verbs.Clock) error {
 	}
 	acked := s.acked
 	s.mu.Unlock()
-	if c.Virtual() {
-		c.Park(func() bool { return wakeup.Closed(acked) || ctx.Err() != nil })
-	}
-	select {
-	case <-acked:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return wakeup.ReceiveContext(ctx, c, acked)
 }
 
 // end records that the connection has ended or will never exist. It may be called again.

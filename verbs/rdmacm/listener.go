@@ -182,6 +182,10 @@ func (r *Request) PeerAddr() netip.AddrPort { return r.id.PeerAddr() }
 // Device returns the device that received the request.
 func (r *Request) Device() *verbs.Device { return r.id.Device() }
 
+// Done returns a channel that is closed when the peer has given up, or the request was rejected or
+// has failed. It is that of the connection after Accept.
+func (r *Request) Done() <-chan struct{} { return r.id.Done() }
+
 // Accept accepts the request and waits until the connection is established. If that fails the
 // request is closed, and the peer gets an error.
 func (r *Request) Accept(ctx context.Context, cfg *Config) (*Conn, error) {

@@ -1,6 +1,7 @@
 package wakeup
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 )
@@ -66,6 +67,23 @@ func Take[T any](c Clock, ch <-chan T, done <-chan struct{}) (v T, ok bool) {
 	}
 }
 
+// ReceiveContext is Receive within ctx. In turns, the end of ctx comes second if both have happened:
+// a select would choose at random.
+func ReceiveContext[T any](ctx context.Context, c Clock, ch <-chan T) error {
+	if c.Virtual() {
+		c.Park(func() bool { return Closed(ch) || ctx.Err() != nil })
+		if Closed(ch) {
+			return nil
+		}
+	}
+	select {
+	case <-ch:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // Closed reports whether ch, on which nothing is sent, is closed.
 func Closed[T any](ch <-chan T) bool {
 	select {
@@ -123,4 +141,21 @@ func (g *Group) Wait(c Clock) {
 		c.Park(func() bool { return g.running.Load() == 0 })
 	}
 	g.all.Wait()
+}
+
+// Once calls a function once, as [sync.Once].
+type Once struct {
+	once         sync.Once
+	begun, ended atomic.Bool
+}
+
+// Do calls f if it is the first call. The others wait until f has returned.
+func (o *Once) Do(c Clock, f func()) {
+	if c.Virtual() && !o.begun.CompareAndSwap(false, true) {
+		c.Park(o.ended.Load)
+	}
+	o.once.Do(func() {
+		defer o.ended.Store(true)
+		f()
+	})
 }

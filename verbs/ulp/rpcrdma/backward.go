@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
 // Conn is the connection of a client to a listener. Calls in the backward direction, from the
@@ -26,12 +27,10 @@ func (c *Conn) PeerAddr() netip.AddrPort  { return c.s.peer }
 // A call that is longer than a SEND is an error that is verbs.ErrInvalid.
 func (c *Conn) Call(ctx context.Context, message []byte) (reply []byte, err error) {
 	const op = "call in the backward direction"
-	select {
-	case <-c.ready:
-	case <-ctx.Done():
-		return nil, &verbs.Error{Op: op, Err: ctx.Err()}
-	}
 	s := c.s
+	if err := wakeup.ReceiveContext(ctx, s.l.clock, c.ready); err != nil {
+		return nil, &verbs.Error{Op: op, Err: err}
+	}
 	h := &Header{Version: Version, Credits: uint32(s.cfg.BackwardCredits), Type: Msg}
 	if longest := s.sendMax - h.Len(); len(message) < 4 || len(message) > longest || s.cfg.BackwardCredits == 0 {
 		return nil, verbs.Errorf(verbs.ErrInvalid, op, "a message of %d bytes: must be 4 to %d, and %d credits allow such calls",
@@ -44,11 +43,8 @@ func (c *Conn) Call(ctx context.Context, message []byte) (reply []byte, err erro
 		err = s.transmit(&outgoing{header: h, message: message, inline: []part{{n: len(message)}}, done: func() {}})
 	}
 	if err == nil {
-		select {
-		case <-p.done:
+		if err = wakeup.ReceiveContext(ctx, s.clock, p.done); err == nil {
 			reply, err = p.result, p.err
-		case <-ctx.Done():
-			err = ctx.Err()
 		}
 	}
 	if err != nil {

@@ -6,12 +6,16 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/admission"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
 // budget bounds the memory of the calls of all clients. The clients at one address have their share
 // of it, but always one call. Calls get it in the order in which they ask, as far as that allows.
 type budget struct {
+	clock verbs.Clock
+
 	mu      sync.Mutex
 	all     int
 	taken   int
@@ -26,7 +30,9 @@ type claim struct {
 	ready chan struct{}
 }
 
-func newBudget(n int) *budget { return &budget{all: n, of: map[netip.Addr]int{}} }
+func newBudget(clock verbs.Clock, n int) *budget {
+	return &budget{clock: clock, all: n, of: map[netip.Addr]int{}}
+}
 
 // take waits until a client may have n bytes, or all of them if n is more than that, and takes
 // them. It returns the number taken.
@@ -40,10 +46,9 @@ func (b *budget) take(ctx context.Context, peer netip.Addr, n int) (int, error) 
 		b.waited++
 	}
 	b.mu.Unlock()
-	select {
-	case <-w.ready:
+	err := wakeup.ReceiveContext(ctx, b.clock, w.ready)
+	if err == nil {
 		return n, nil
-	case <-ctx.Done():
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -51,11 +56,11 @@ func (b *budget) take(ctx context.Context, peer netip.Addr, n int) (int, error) 
 		if o == w {
 			b.waiting = append(b.waiting[:i], b.waiting[i+1:]...)
 			b.grant() // to those behind it
-			return 0, ctx.Err()
+			return 0, err
 		}
 	}
 	b.give(w.peer, w.n) // it was granted meanwhile
-	return 0, ctx.Err()
+	return 0, err
 }
 
 // put returns n bytes.

@@ -5,10 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+
+	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
 // calls are the calls of one direction that have no reply yet. The peer's credits bound them.
 type calls struct {
+	clock verbs.Clock
+
 	mu      sync.Mutex
 	granted sync.Cond // credits, or the connection has ended
 	credits int       // granted by the peer
@@ -27,8 +32,8 @@ type pending struct {
 	err     error
 }
 
-func newCalls(most int) *calls {
-	c := &calls{credits: 1, most: most, pending: map[uint32]*pending{}} // the first credit needs no grant
+func newCalls(clock verbs.Clock, most int) *calls {
+	c := &calls{clock: clock, credits: 1, most: most, pending: map[uint32]*pending{}} // the first credit needs no grant
 	c.granted.L = &c.mu
 	return c
 }
@@ -42,7 +47,10 @@ func (c *calls) begin(ctx context.Context, xid uint32, p *pending) error {
 	})()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.pending) >= c.credits && ctx.Err() == nil && c.err == nil {
+	if c.clock.Virtual() {
+		wakeup.Await(c.clock, &c.granted, func() bool { return c.mayBegin(ctx) })
+	}
+	for !c.mayBegin(ctx) {
 		c.granted.Wait()
 	}
 	switch _, taken := c.pending[xid]; {
@@ -55,6 +63,11 @@ func (c *calls) begin(ctx context.Context, xid uint32, p *pending) error {
 	}
 	c.pending[xid] = p
 	return nil
+}
+
+// mayBegin reports whether there is a credit, or none to wait for. mu is held.
+func (c *calls) mayBegin(ctx context.Context) bool {
+	return len(c.pending) < c.credits || ctx.Err() != nil || c.err != nil
 }
 
 // answered ends a call with the peer's message for its XID, and takes the credits. The error is

@@ -7,9 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync"
 
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
@@ -17,8 +17,8 @@ import (
 type Client struct {
 	*conn
 	cancel     context.CancelFunc
-	goroutines sync.WaitGroup
-	closing    sync.Once
+	goroutines wakeup.Group
+	closing    wakeup.Once
 	closeErr   error
 	calls      *calls
 }
@@ -48,7 +48,7 @@ func Dial(ctx context.Context, dev *verbs.Device, addr string, cfg *Config) (*Cl
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{calls: newCalls(full.Credits)}
+	c := &Client{calls: newCalls(dev.Clock(), full.Credits)}
 	if c.conn, err = newConn(dev, full); err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func Dial(ctx context.Context, dev *verbs.Device, addr string, cfg *Config) (*Cl
 	c.start(cm, parsePrivate(cm.Peer().PrivateData))
 	running, cancel := context.WithCancel(context.Background())
 	c.cancel = cancel
-	c.goroutines.Go(func() {
+	c.goroutines.Go(c.clock, func() {
 		c.run(running, func(buffer, length int, _ *verbs.WC) { c.received(running, buffer, length) })
 		cancel() // for calls of the server
 		c.calls.end(c.reason())
@@ -91,18 +91,16 @@ func (c *Client) Call(ctx context.Context, message []byte) (reply []byte, err er
 	sent := make(chan struct{})
 	call, err := c.sendCall(xid, p, func() { close(sent) })
 	if err == nil {
-		select {
-		case <-p.done:
+		if err = wakeup.ReceiveContext(ctx, c.clock, p.done); err == nil {
 			err = p.err
-		case <-ctx.Done():
-			err = ctx.Err()
+		} else {
 			c.fail(err)
-			<-p.done
+			wakeup.Receive(c.clock, p.done)
 		}
-		<-sent
+		wakeup.Receive(c.clock, sent)
 	} else {
 		c.fail(err)
-		<-p.done
+		wakeup.Receive(c.clock, p.done)
 	}
 	if call != nil {
 		err = errors.Join(err, call.close())
@@ -209,7 +207,7 @@ func (c *Client) received(ctx context.Context, buffer, length int) {
 	b := c.recv.bytes(buffer)[:length]
 	h, n, err := ParseHeader(b)
 	if kind, ok := direction(h, b[n:]); err == nil && ok && kind == rpcCall && c.cfg.Backward != nil {
-		c.goroutines.Go(func() { c.backwardCall(ctx, buffer, h, b[n:]) })
+		c.goroutines.Go(c.clock, func() { c.backwardCall(ctx, buffer, h, b[n:]) })
 		return
 	}
 	b = bytes.Clone(b)
@@ -275,9 +273,9 @@ func insert(b Binding, call, reply, data []byte) ([]byte, error) {
 
 // Close ends the connection. Calls without a reply fail.
 func (c *Client) Close() error {
-	c.closing.Do(func() {
+	c.closing.Do(c.clock, func() {
 		c.cancel()
-		c.goroutines.Wait()
+		c.goroutines.Wait(c.clock)
 		c.closeErr = c.close()
 	})
 	return c.closeErr

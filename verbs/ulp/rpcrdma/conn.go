@@ -3,22 +3,26 @@ package rpcrdma
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
 // conn is a connection of either side: its QP, its inline buffers and its work requests.
 type conn struct {
-	cfg  *Config
-	pd   *verbs.PD
-	cq   *verbs.CQ
-	recv buffers
-	send buffers
-	cm   *rdmacm.Conn
-	qp   *verbs.QP
+	cfg   *Config
+	clock verbs.Clock
+	pd    *verbs.PD
+	cq    *verbs.CQ
+	recv  buffers
+	send  buffers
+	cm    *rdmacm.Conn
+	qp    *verbs.QP
 
 	sendMax    int  // length of the longest SEND
 	recvMax    int  // and of the longest that the peer sends
@@ -75,7 +79,7 @@ type operation struct {
 // newConn creates all objects of a connection except the QP.
 func newConn(dev *verbs.Device, cfg *Config) (c *conn, err error) {
 	n := cfg.Credits + cfg.BackwardCredits // buffers in each direction
-	c = &conn{cfg: cfg, slots: sqSize, ops: map[uint64]*operation{}, ended: make(chan struct{})}
+	c = &conn{cfg: cfg, clock: dev.Clock(), slots: sqSize, ops: map[uint64]*operation{}, ended: make(chan struct{})}
 	c.freed.L = &c.mu
 	defer func() {
 		if err != nil {
@@ -151,15 +155,18 @@ func (c *conn) fail(err error) {
 	close(c.ended)
 	ops := c.ops
 	c.ops = nil
-	finished := map[*operation]bool{}
-	for _, op := range ops {
-		op.err = err
-		finished[op] = true
+	var finished []*operation // in the order of their posting
+	for _, id := range slices.Sorted(maps.Keys(ops)) {
+		op := ops[id]
+		if op.err == nil {
+			op.err = err
+			finished = append(finished, op)
+		}
 	}
 	c.freed.Broadcast()
 	c.mu.Unlock()
 	_ = c.qp.Modify(&verbs.QPAttr{QPState: verbs.StateErr}, verbs.QPAttrState)
-	for op := range finished {
+	for _, op := range finished {
 		op.finish()
 	}
 }
@@ -178,7 +185,10 @@ func (c *conn) post(then func(), wrs ...*verbs.SendWR) (*operation, error) {
 	op := &operation{left: len(wrs), then: then, done: make(chan struct{})}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.slots < len(wrs) && c.err == nil {
+	if c.clock.Virtual() {
+		wakeup.Await(c.clock, &c.freed, func() bool { return c.mayPost(len(wrs)) })
+	}
+	for !c.mayPost(len(wrs)) {
 		c.freed.Wait()
 	}
 	if c.err != nil {
@@ -199,28 +209,30 @@ func (c *conn) post(then func(), wrs ...*verbs.SendWR) (*operation, error) {
 	return op, nil
 }
 
-// wait waits for the end of an operation.
-func (op *operation) wait() error {
-	<-op.done
-	return op.err
-}
+// mayPost reports whether the send queue has room for n work requests, or the connection has ended.
+// mu is held.
+func (c *conn) mayPost(n int) bool { return c.slots >= n || c.err != nil }
 
 // run takes completions until the connection ends. received is called with each received message,
 // whose buffer it must post again. It must not block.
 func (c *conn) run(ctx context.Context, received func(buffer, length int, wc *verbs.WC)) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { c.fail(errEnded) })()
-	var watching sync.WaitGroup
-	watching.Go(func() {
+	var watching wakeup.Group
+	watching.Go(c.clock, func() {
+		gone := c.cm.Done()
+		if c.clock.Virtual() {
+			c.clock.Park(func() bool { return wakeup.Closed(gone) || ctx.Err() != nil || wakeup.Closed(c.ended) })
+		}
 		select {
-		case <-c.cm.Done():
-			c.fail(errEnded)
+		case <-gone:
+		case <-ctx.Done():
 		case <-c.ended:
 		}
+		c.fail(errEnded)
 		cancel()
 	})
-	defer watching.Wait()
+	defer watching.Wait(c.clock)
 	var wcs [32]verbs.WC
 	for {
 		n, err := c.cq.Wait(ctx, wcs[:])
@@ -276,6 +288,9 @@ type outgoing struct {
 // transmit sends a message. If it returns an error, the connection has ended.
 func (c *conn) transmit(m *outgoing) error {
 	var buffer int
+	if c.clock.Virtual() {
+		c.clock.Park(func() bool { return len(c.send.free) > 0 || wakeup.Closed(c.ended) })
+	}
 	select {
 	case buffer = <-c.send.free:
 	case <-c.ended:
@@ -314,9 +329,12 @@ func (c *conn) keepAlive() {
 	if c.cfg.KeepAlive < 0 {
 		return
 	}
-	tick, t := c.pd.Device().Clock().NewTicker(c.cfg.KeepAlive)
+	tick, t := c.clock.NewTicker(c.cfg.KeepAlive)
 	defer t.Stop()
 	for waited := false; ; {
+		if c.clock.Virtual() {
+			c.clock.Park(func() bool { return len(tick) > 0 || wakeup.Closed(c.ended) })
+		}
 		select {
 		case <-tick:
 		case <-c.ended:

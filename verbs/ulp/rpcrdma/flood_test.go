@@ -2,7 +2,9 @@ package rpcrdma_test
 
 import (
 	"context"
+	"errors"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -244,5 +246,36 @@ func TestHalfOpen(t *testing.T) {
 		if n := to.Resources().QP; n > 1 {
 			t.Errorf("%d QPs are left", n)
 		}
+	})
+}
+
+// TestWaitingHangsUp: a client that waits for a place and hangs up leaves its place in the queue to
+// the next one. Time is virtual.
+func TestWaitingHangsUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		to, from, _ := cuttable(t)
+		release, entered := make(chan struct{}), make(chan struct{})
+		var first sync.Once
+		hold := func(_ context.Context, c *rpcrdma.Call) []byte {
+			first.Do(func() {
+				close(entered)
+				<-release // although its connection ends
+			})
+			return done(c.Message)
+		}
+		// One place may be waited for, by one.
+		l := serve(t, to, netip.MustParseAddr("10.0.0.1"), &rpcrdma.Config{MaxConns: 2}, rpcrdma.HandlerFunc(hold))
+		stranger := dial(t, from, l, nil)
+		go func() { _, _ = stranger.Call(t.Context(), message(1, 0)) }()
+		<-entered
+		dial(t, from, l, nil) // the stranger leaves for it, when its call has returned
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := rpcrdma.Dial(ctx, from, l.Addr().String(), nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error("it does not wait: ", err)
+		}
+		synctest.Wait()
+		time.AfterFunc(time.Second, func() { close(release) })
+		dial(t, from, l, nil)
 	})
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/admission"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 	"github.com/softrnic/softrnic/verbs/rdmacm"
 )
 
@@ -39,6 +40,7 @@ func (f HandlerFunc) HandleRPC(ctx context.Context, call *Call) []byte { return 
 // Listener accepts the connections of clients and serves their calls.
 type Listener struct {
 	l      *rdmacm.Listener
+	clock  verbs.Clock
 	cfg    *Config
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -48,9 +50,9 @@ type Listener struct {
 
 	mu         sync.Mutex // orders Serve and Close
 	closed     bool
-	closing    sync.Once
+	closing    wakeup.Once
 	closeErr   error
-	goroutines sync.WaitGroup
+	goroutines wakeup.Group
 }
 
 // Stats are counters of a listener, since it was created, except Connections.
@@ -96,7 +98,8 @@ func Listen(dev *verbs.Device, addr string, cfg *Config) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{l: cm, cfg: full, gate: admission.New[netip.Addr](full.MaxConns), memory: newBudget(full.Memory)}
+	l := &Listener{l: cm, clock: dev.Clock(), cfg: full, gate: admission.New[netip.Addr](full.MaxConns),
+		memory: newBudget(dev.Clock(), full.Memory)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l, nil
 }
@@ -118,7 +121,7 @@ func (l *Listener) ServeConns(begin func(ctx context.Context, c *Conn) (Handler,
 		l.mu.Unlock()
 		return nil
 	}
-	l.goroutines.Add(1)
+	l.goroutines.Add()
 	l.mu.Unlock()
 	defer l.goroutines.Done()
 	for {
@@ -136,9 +139,9 @@ func (l *Listener) ServeConns(begin func(ctx context.Context, c *Conn) (Handler,
 			_ = r.Reject(nil)
 			continue
 		}
-		s := &server{l: l, local: r.LocalAddr(), peer: r.PeerAddr(), admitted: place, backward: newCalls(l.cfg.BackwardCredits),
+		s := &server{l: l, local: r.LocalAddr(), peer: r.PeerAddr(), admitted: place, backward: newCalls(l.clock, l.cfg.BackwardCredits),
 			ctx: ctx, cancel: cancel}
-		l.goroutines.Go(func() {
+		l.goroutines.Go(l.clock, func() {
 			defer place.Leave()
 			s.handle(r, begin)
 		})
@@ -153,9 +156,9 @@ const acceptTimeout = 30 * time.Second
 func (s *server) handle(r *rdmacm.Request, begin func(context.Context, *Conn) (Handler, error)) {
 	defer s.cancel()
 	l := s.l
-	accepting, cancel := r.Device().Clock().WithTimeout(s.ctx, acceptTimeout)
+	accepting, cancel := l.clock.WithTimeout(s.ctx, acceptTimeout)
 	defer cancel()
-	err := s.admitted.Wait(accepting)
+	err := s.admitted.WaitFor(accepting, l.clock, r.Done())
 	if err != nil {
 		_ = r.Reject(nil)
 		return
@@ -182,23 +185,23 @@ func (s *server) handle(r *rdmacm.Request, begin func(context.Context, *Conn) (H
 	defer l.stats.connections.Add(-1)
 	s.start(cm, peer)
 	close(c.ready)
-	go s.keepAlive()
+	l.clock.Go(s.keepAlive)
 	s.run(s.ctx, s.received)
 	s.cancel()
 	s.backward.end(s.reason())
-	s.calls.Wait()
+	s.calls.Wait(l.clock)
 	_ = s.close()
 }
 
 // Close closes the listener and its connections, and waits for calls that are being handled.
 func (l *Listener) Close() error {
-	l.closing.Do(func() {
+	l.closing.Do(l.clock, func() {
 		l.mu.Lock()
 		l.closed = true
 		l.mu.Unlock()
 		l.cancel()
 		l.closeErr = l.l.Close()
-		l.goroutines.Wait()
+		l.goroutines.Wait(l.clock)
 	})
 	return l.closeErr
 }

@@ -6,10 +6,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
-	"sync"
 
 	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/admission"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
 // server is the server's side of a connection.
@@ -20,7 +20,7 @@ type server struct {
 	handler  Handler
 	ctx      context.Context // ends with the connection
 	cancel   context.CancelFunc
-	calls    sync.WaitGroup
+	calls    wakeup.Group
 
 	local, peer netip.AddrPort
 	backward    *calls // calls to the client
@@ -45,7 +45,7 @@ func (s *server) received(buffer, length int, _ *verbs.WC) {
 		s.repost(buffer)
 		return
 	}
-	s.calls.Go(func() {
+	s.calls.Go(s.clock, func() {
 		switch {
 		case h.Version != Version:
 			s.sendError(buffer, h, ErrVers)
@@ -185,7 +185,8 @@ func (s *server) read(segments []ReadSegment, message []byte, l *layout) error {
 	if len(wrs) > 0 {
 		var op *operation
 		if op, err = s.post(nil, wrs...); err == nil {
-			err = op.wait()
+			wakeup.Receive(s.clock, op.done)
+			err = op.err
 		}
 	}
 	return errors.Join(err, mr.Close())

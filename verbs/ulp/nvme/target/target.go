@@ -200,10 +200,7 @@ func (t *Target) admit(r *rdmacm.Request) (*admitted, error) {
 func (t *Target) create(a *admitted) (*queue, error) {
 	waiting, cancel := t.clock.WithTimeout(a.ctx, acceptTimeout)
 	defer cancel()
-	if t.clock.Virtual() {
-		t.clock.Park(func() bool { return !a.place.Waits() || waiting.Err() != nil })
-	}
-	err := a.place.Wait(waiting)
+	err := a.place.WaitFor(waiting, t.clock, a.r.Done())
 	if err != nil {
 		err = t.refuseFull(err)
 	}
