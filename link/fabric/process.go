@@ -12,8 +12,8 @@ import (
 
 // Process is ordinary Go code of a host, in virtual time. One process runs at a time, or one of
 // each worker (Config.Workers), and no time of its host passes meanwhile. It goes on until it
-// waits: in Sleep or Until, or in a method of packages verbs, rdmacm, rsocket, or NVMe's host and
-// target, whose objects are those of a device on this fabric.
+// waits: in Sleep or Until, or in a method of packages verbs, rdmacm, rsocket, rpcrdma, or NVMe's
+// host and target, whose objects are those of a device on this fabric.
 //
 // A process must not wait for another one by other means, such as a channel, a mutex or
 // time.Sleep: the whole fabric would wait with it. What it shares with others of its worker needs

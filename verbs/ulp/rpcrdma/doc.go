@@ -18,6 +18,8 @@
 // A server may also call its clients: [Listener.ServeConns] gives it their connections, and
 // [Config.Backward] is the client's handler.
 //
+// On a simulated network ([verbs.Clock]), calls, handlers and closing wait in its time.
+//
 // The server registers no memory for remote access. Each connection has a protection domain of its
 // own. The memory of a connection is bounded by [Config]. A peer that violates the protocol gets an
 // error message or loses its connection. A peer that sends more calls than it has credits for finds

@@ -3,10 +3,10 @@ package nfs
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math"
 	"net/netip"
@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/softrnic/softrnic/link/clock"
 	"github.com/softrnic/softrnic/verbs/ulp/rpcrdma"
 )
 
@@ -34,6 +35,7 @@ type export struct {
 	store    store
 	path     string // of the directory, which clients may give to MOUNT beside "/"
 	readOnly bool
+	clock    clock.Clock // of the verifier
 	files    *files
 	verifier atomic.Uint64 // differs after each start: clients then repeat uncommitted writes
 	repeated *repeated
@@ -46,7 +48,12 @@ type export struct {
 const maxTransfer = 1 << 20
 
 func newExport(s store, path string, readOnly bool) *export {
-	e := &export{store: s, path: path, readOnly: readOnly, repeated: newRepeated(), ranges: newRanges(), workers: newWorkers()}
+	return newExportAt(s, path, readOnly, clock.Clock{})
+}
+
+// newExportAt is newExport with the random numbers of a clock.
+func newExportAt(s store, path string, readOnly bool, c clock.Clock) *export {
+	e := &export{store: s, path: path, readOnly: readOnly, clock: c, repeated: newRepeated(), ranges: newRanges(), workers: newWorkers()}
 	e.files = &files{lost: e.newVerifier}
 	e.newVerifier()
 	return e
@@ -55,7 +62,7 @@ func newExport(s store, path string, readOnly bool) *export {
 // newVerifier changes the write verifier: data that was not committed may be lost.
 func (e *export) newVerifier() {
 	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
+	_, _ = io.ReadFull(e.clock.Rand(), b[:]) // never fails
 	e.verifier.Store(binary.BigEndian.Uint64(b[:]))
 }
 

@@ -1,7 +1,6 @@
 package nfs
 
 import (
-	"crypto/rand"
 	"encoding/binary"
 	"io"
 	"math"
@@ -11,12 +10,15 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/softrnic/softrnic/link/clock"
 )
 
 // memory is a tree of files in memory as a store.
 type memory struct {
 	limit  int64  // bytes
 	export uint64 // in handles; another one after each start, as the content is
+	clock  clock.Clock
 
 	mu    sync.RWMutex // protects all below, also of the nodes
 	used  int64
@@ -38,10 +40,13 @@ type memoryNode struct {
 }
 
 // newMemory returns an empty tree that occupies at most limit bytes.
-func newMemory(limit int64) *memory {
+func newMemory(limit int64) *memory { return newMemoryAt(limit, clock.Clock{}) }
+
+// newMemoryAt is newMemory with the times and random numbers of a clock.
+func newMemoryAt(limit int64, c clock.Clock) *memory {
 	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
-	m := &memory{limit: limit, export: binary.BigEndian.Uint64(b[:]), nodes: map[uint64]*memoryNode{}}
+	_, _ = io.ReadFull(c.Rand(), b[:]) // never fails
+	m := &memory{limit: limit, export: binary.BigEndian.Uint64(b[:]), clock: c, nodes: map[uint64]*memoryNode{}}
 	m.root = m.node(kindDirectory, 0o777, nil)
 	m.root.parent = m.root
 	m.nodes[m.root.a.number] = m.root
@@ -50,7 +55,7 @@ func newMemory(limit int64) *memory {
 
 func (m *memory) node(k kind, mode uint32, c *sattr) *memoryNode {
 	m.next++
-	now := time.Now()
+	now := m.clock.Now()
 	n := &memoryNode{m: m, a: attributes{identity: identity{number: m.next}, kind: k, mode: mode, links: 1, mtime: now, ctime: now,
 		changes: 1}}
 	n.atime.Store(now.UnixNano())
@@ -138,7 +143,7 @@ func (m *memory) lock() {
 
 // changed notes a change of a file's attributes. mu is held for writing.
 func (n *memoryNode) changed() {
-	n.a.ctime = time.Now()
+	n.a.ctime = n.m.clock.Now()
 	if n.op != n.m.op {
 		n.op = n.m.op
 		n.a.changes++
@@ -472,7 +477,7 @@ func (n *memoryNode) resize(size int64) error {
 func (n *memoryNode) ReadAt(b []byte, off int64) (int, error) {
 	n.m.mu.RLock()
 	defer n.m.mu.RUnlock()
-	n.atime.Store(time.Now().UnixNano())
+	n.atime.Store(n.m.clock.Now().UnixNano())
 	if off >= int64(len(n.data)) {
 		return 0, io.EOF
 	}
