@@ -134,6 +134,7 @@ func rpc(t *testing.T, open func(testing.TB, *fabric.Fabric, *fabric.Host, roce.
 				})
 			}
 			p.Until(func() bool { return left == 0 })
+			b.h.Go(func(*fabric.Process) { ok(t, c.Close()) }) // at the same time
 			ok(t, c.Close())
 			if clients--; own.most > backward {
 				t.Errorf("%d calls in the backward direction at a time", own.most)

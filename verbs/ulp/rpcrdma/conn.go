@@ -182,13 +182,14 @@ func (op *operation) finish() {
 // post posts work requests as one operation, when the send queue has room for all. If then is not
 // nil, it is called when they have completed, or after the end of the connection.
 func (c *conn) post(then func(), wrs ...*verbs.SendWR) (*operation, error) {
-	op := &operation{left: len(wrs), then: then, done: make(chan struct{})}
+	n := len(wrs)
+	op := &operation{left: n, then: then, done: make(chan struct{})}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.clock.Virtual() {
-		wakeup.Await(c.clock, &c.freed, func() bool { return c.mayPost(len(wrs)) })
+		wakeup.Await(c.clock, &c.freed, func() bool { return c.mayPost(n) })
 	}
-	for !c.mayPost(len(wrs)) {
+	for !c.mayPost(n) {
 		c.freed.Wait()
 	}
 	if c.err != nil {
@@ -205,7 +206,7 @@ func (c *conn) post(then func(), wrs ...*verbs.SendWR) (*operation, error) {
 		}
 		return nil, err // the connection cannot continue; the caller ends it
 	}
-	c.slots -= len(wrs)
+	c.slots -= n
 	return op, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softrnic/softrnic/link"
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/stack/netstack"
@@ -39,7 +40,12 @@ func must[T any](v T, err error) func(testing.TB) T {
 // open opens a device on a network. It is closed at the end of the test.
 func open(t testing.TB, lan *pipe.Switch, addr string) *verbs.Device {
 	t.Helper()
-	host, err := netstack.New(lan.Port(), &netstack.Config{Addrs: []string{addr}})
+	return openOn(t, lan.Port(), addr)
+}
+
+func openOn(t testing.TB, l link.Link, addr string) *verbs.Device {
+	t.Helper()
+	host, err := netstack.New(l, &netstack.Config{Addrs: []string{addr}})
 	ok(t, err)
 	dev, err := rdmatransport.Open(host, nil)
 	ok(t, err)

@@ -2,6 +2,7 @@ package target_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"errors"
 	"io"
@@ -11,10 +12,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/softrnic/softrnic/link/impair"
 	"github.com/softrnic/softrnic/link/pipe"
 	"github.com/softrnic/softrnic/rdmatransport"
 	"github.com/softrnic/softrnic/tests/stacktest"
@@ -458,6 +461,32 @@ func TestHalfOpen(t *testing.T) {
 		if n := l.to.Resources().QP; n > 1 {
 			t.Errorf("%d QPs are left", n)
 		}
+	})
+}
+
+// A host that waits for a connection and hangs up leaves its place in the queue to the next one. Time
+// is virtual.
+func TestWaitingHangsUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan, cut := new(pipe.Switch), new(atomic.Bool)
+		lost := impair.Direction{Rules: []impair.Rule{{Match: func([]byte) bool { return cut.Load() }, Count: -1}}}
+		wire := must(impair.New(lan.Port(), &impair.Config{In: lost, Out: lost}))(t)
+		to, stranger, from := open(t, lan, "10.0.0.1/24"), openOn(t, wire, "10.0.0.2/24"), open(t, lan, "10.0.0.3/24")
+		// One place may be waited for, by one.
+		l := labOn(t, to, stranger, netip.MustParseAddr("10.0.0.1"), verbs.RoCEv2, &target.Config{Connections: 2})
+		private := request(0, testDepth).Append(nil)
+		must(l.dial(private))(t)
+		cut.Store(true)
+		l.from = from
+		must(l.dial(private))(t)
+		must(l.dial(private))(t) // the stranger leaves for it, when it is known to be gone
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if _, err := rdmacm.Dial(ctx, from, l.at.String(), &rdmacm.Config{PrivateData: private}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error("it does not wait: ", err)
+		}
+		synctest.Wait()
+		must(l.dial(private))(t)
 	})
 }
 
