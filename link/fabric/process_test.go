@@ -49,6 +49,27 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
+// TestUntil: of processes that wait for the same thing, one that finds it gone goes on waiting.
+func TestUntil(t *testing.T) {
+	f := newFabric(t, &fabric.Config{Topology: fabric.Star(1)})
+	h, left := f.Hosts()[0], 0
+	for range 3 {
+		h.Go(func(p *fabric.Process) {
+			p.Until(func() bool { return left > 0 })
+			if left--; left < 0 {
+				t.Error("there was none for it")
+			}
+		})
+	}
+	for i := range 3 {
+		h.Go(func(p *fabric.Process) {
+			p.Sleep(time.Duration(i) * time.Millisecond)
+			left++
+		})
+	}
+	ok(t, f.Wait(time.Second))
+}
+
 // TestClose: Close ends processes that wait, with their deferred functions.
 func TestClose(t *testing.T) {
 	f := must(fabric.New(&fabric.Config{Topology: fabric.Star(1)}))(t)

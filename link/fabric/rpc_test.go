@@ -119,7 +119,7 @@ func rpc(t *testing.T, open func(testing.TB, *fabric.Fabric, *fabric.Host, roce.
 		b.h.Go(func(p *fabric.Process) {
 			own := &echo{clock: b.dev.Clock(), takes: time.Microsecond}
 			c := must(rpcrdma.Dial(context.Background(), b.dev, a.h.Addr().String()+":20049",
-				&rpcrdma.Config{Binding: binding, BackwardCredits: backward, Backward: own}))(t)
+				&rpcrdma.Config{Binding: binding, Credits: []int{0, 2}[i], BackwardCredits: backward, Backward: own}))(t)
 			left := callers
 			for caller := range callers {
 				b.h.Go(func(p *fabric.Process) {
