@@ -15,8 +15,8 @@ import (
 	"github.com/softrnic/softrnic/verbs/ulp/rpcrdma"
 )
 
-// echo is an RPC program, and its binding. A call has the length of the reply's data, and data of
-// its own. Both have an offset and a length before them.
+// echo is an RPC program and its binding. A call has the number of bytes to reply with, and data of
+// any length. The length comes before the data, in replies too.
 type echo struct {
 	clock verbs.Clock
 	takes time.Duration // for each call
@@ -99,8 +99,8 @@ func checkEcho(reply []byte, xid uint32, wants int) error {
 	return nil
 }
 
-// rpc is a server at one host of a leaf-spine, and clients of another one that has a cable which is
-// cut in between. It returns the digest.
+// rpc has a server at one host, and two clients at another one, whose cable is cut for a while. It
+// returns the digest.
 func rpc(t *testing.T, open func(testing.TB, *fabric.Fabric, *fabric.Host, roce.Config) *node, seed uint64) string {
 	f := newFabric(t, &fabric.Config{Topology: fabric.LeafSpine(2, 2, 2), Seed: seed})
 	a, b := open(t, f, f.Hosts()[0], roce.Config{}), open(t, f, f.Hosts()[3], roce.Config{})
@@ -168,9 +168,9 @@ func rpc(t *testing.T, open func(testing.TB, *fabric.Fabric, *fabric.Host, roce.
 	return f.Digest()
 }
 
-// TestRPC: RPC over RDMA waits in virtual time, on both stacks, with the same frames each time: its
-// calls, short and long and backward, on one and two connections, also while packets are lost. No
-// goroutine is left.
+// TestRPC: RPC over RDMA waits in virtual time, on both stacks, with the same frames each time: calls
+// in both directions, short and with chunks, for credits and for memory, also while packets are
+// lost. No goroutine is left.
 func TestRPC(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	before := runtime.NumGoroutine()
