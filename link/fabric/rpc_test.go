@@ -168,9 +168,9 @@ func rpc(t *testing.T, open func(testing.TB, *fabric.Fabric, *fabric.Host, roce.
 	return f.Digest()
 }
 
-// TestRPC: RPC over RDMA waits in virtual time, on both stacks, with the same frames each time: calls
-// in both directions, short and with chunks, for credits and for memory, also while packets are
-// lost. No goroutine is left.
+// TestRPC: RPC over RDMA waits in virtual time, on both stacks, with the same frames each time:
+// calls in both directions, short and with chunks, for credits and for memory, also while packets
+// are lost. No goroutine is left.
 func TestRPC(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	before := runtime.NumGoroutine()
@@ -227,8 +227,8 @@ func TestCloseRPC(t *testing.T) {
 	noneLeft(t, before)
 }
 
-// TestRPCNewcomers: clients come while others have all places of a server. They get those of others,
-// and wait in virtual time until the others' calls have returned.
+// TestRPCNewcomers: clients come while others have all places of a server. They get those of
+// others, and wait in virtual time until the others' calls have returned.
 func TestRPCNewcomers(t *testing.T) {
 	const places, clients, takes = 4, 7, 200 * time.Microsecond
 	run := func() string {

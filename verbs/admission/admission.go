@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/softrnic/softrnic/verbs"
 	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
@@ -210,9 +211,9 @@ func (g *Gate[P]) decide(at *Place[P], err error) {
 // caller calls Leave.
 func (at *Place[P]) Wait(ctx context.Context) error { return at.wait(ctx, nil) }
 
-// WaitFor is Wait in the turns of a clock, a verbs.Clock. It also ends when gone is closed, because
-// the peer has gone, with ErrGone.
-func (at *Place[P]) WaitFor(ctx context.Context, c wakeup.Clock, gone <-chan struct{}) error {
+// WaitFor is Wait in the turns of a clock. It also ends when gone is closed, because the peer has
+// gone, with ErrGone.
+func (at *Place[P]) WaitFor(ctx context.Context, c verbs.Clock, gone <-chan struct{}) error {
 	if at.decided != nil && c.Virtual() {
 		c.Park(func() bool { return wakeup.Closed(at.decided) || ctx.Err() != nil || wakeup.Closed(gone) })
 	}

@@ -464,8 +464,8 @@ func TestHalfOpen(t *testing.T) {
 	})
 }
 
-// A host that waits for a connection and hangs up leaves its place in the queue to the next one. Time
-// is virtual.
+// A host that waits for a connection and hangs up leaves its place in the queue to the next one.
+// Time is virtual.
 func TestWaitingHangsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan, cut := new(pipe.Switch), new(atomic.Bool)
