@@ -67,8 +67,8 @@ func Take[T any](c Clock, ch <-chan T, done <-chan struct{}) (v T, ok bool) {
 	}
 }
 
-// ReceiveContext is Receive within ctx. In turns, the end of ctx comes second if both have happened,
-// as a select would choose at random.
+// ReceiveContext is Receive within ctx. In turns, the end of ctx comes second if both have
+// happened, as a select would choose at random.
 func ReceiveContext[T any](ctx context.Context, c Clock, ch <-chan T) error {
 	if c.Virtual() {
 		c.Park(func() bool { return Closed(ch) || ctx.Err() != nil })
