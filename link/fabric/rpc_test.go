@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"runtime"
 	"testing"
@@ -281,5 +282,49 @@ func TestRPCNewcomers(t *testing.T) {
 	}
 	if first, second := run(), run(); second != first {
 		t.Errorf("digest %s, then %s", first, second)
+	}
+}
+
+// TestRPCWithWorkers: the frames are the same if several hosts run at the same time.
+func TestRPCWithWorkers(t *testing.T) {
+	var digests []string
+	for _, workers := range []int{0, 2} {
+		f := newFabric(t, &fabric.Config{Topology: fabric.LeafSpine(2, 2, 2), Seed: 5, Workers: workers})
+		for i, h := range f.Hosts() {
+			n := onStatic(t, f, h, roce.Config{})
+			l := must(rpcrdma.Listen(n.dev, ":20049", &rpcrdma.Config{Binding: echo{}}))(t)
+			h.Go(func(p *fabric.Process) {
+				if err := l.Serve(&echo{clock: n.dev.Clock(), takes: time.Microsecond}); err != nil {
+					t.Error(err)
+				}
+			})
+			to := f.Hosts()[(i+2)%4].Addr().String() + ":20049"
+			h.Go(func(p *fabric.Process) {
+				c, err := rpcrdma.Dial(context.Background(), n.dev, to, &rpcrdma.Config{Binding: echo{}})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for xid := range uint32(5) {
+					size := int(xid) * 30_000
+					reply, err := c.Call(context.Background(), echoCall(xid, size, size))
+					if err = errors.Join(err, checkEcho(reply, xid, size)); err != nil {
+						t.Error(err)
+					}
+				}
+				if err := c.Close(); err != nil {
+					t.Error(err)
+				}
+				p.Sleep(time.Millisecond) // the other clients end
+				if err := l.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		ok(t, f.Wait(time.Second))
+		digests = append(digests, f.Digest())
+	}
+	if digests[0] != digests[1] {
+		t.Errorf("digests %s", digests)
 	}
 }
