@@ -15,15 +15,14 @@
 // fabric, its hosts and their devices. Their functions for events must not wait, and start a
 // process instead.
 //
-// rdma_cm, rsockets and RPC over RDMA wait in virtual time. The handler of an rpcrdma.Listener is
-// called in a process. It may also wait for goroutines that use nothing of the fabric, as those of
-// an NFS server: time stands meanwhile.
+// rdma_cm, rsockets, NVMe over Fabrics (verbs/ulp/nvme) and RPC over RDMA (verbs/ulp/rpcrdma) wait
+// in virtual time. The handler of an rpcrdma.Listener is called in a process. It may also wait for
+// goroutines that use nothing of the fabric, as those of an NFS server: time stands meanwhile. With
+// NVMe's authentication, whose secrets come from the machine, packets differ each time.
 //
 // iWARP does not work: gVisor's TCP has goroutines of its own, for which virtual time does not
 // stop. Its random numbers and timers are the fabric's, but not the order in which these
-// goroutines run. Nor does RPC over RDMA work (verbs/ulp/rpcrdma, and so NFS), whose goroutines
-// take no part in the turns. rdma_cm, rsockets and NVMe over Fabrics (verbs/ulp/nvme) do. Only with
-// NVMe's authentication, whose secrets come from the machine, packets differ each time.
+// goroutines run.
 //
 // # Workers
 //
