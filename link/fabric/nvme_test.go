@@ -74,7 +74,7 @@ func (d *disk) content(i int, version byte) []byte {
 func (d *disk) dial(ctx context.Context) {
 	var err error
 	d.c, err = host.Dial(ctx, d.n.dev, d.f.Hosts()[0].Addr().String()+":4420",
-		&host.Config{NQN: diskNQN, IOQueues: 2, QueueDepth: 4, KeepAlive: time.Second, Timeout: 2 * time.Second})
+		&host.Config{NQN: diskNQN, IOQueues: 2, QueueDepth: 4, KeepAlive: keepAlive, Timeout: keepAlive})
 	if err == nil {
 		d.ns, err = d.c.Namespace(ctx, d.nsid)
 	}
@@ -168,11 +168,13 @@ func (d *disk) reset(ctx context.Context, p *fabric.Process) {
 	}
 }
 
-// Times of what happens to a storage.
+// Times of what happens to a storage. A command may need a QP's timeout of a second for each of its
+// messages, if no probe is answered.
 const (
-	shortCut = 20 * time.Millisecond // for a millisecond: packets are repeated
-	longCut  = time.Second           // for five seconds: the last host loses the target
-	allBack  = 10 * time.Second
+	keepAlive = 5 * time.Second
+	shortCut  = 20 * time.Millisecond // for a millisecond: packets are repeated
+	longCut   = 10 * time.Second      // for ten seconds: the last host loses the target
+	allBack   = 30 * time.Second
 )
 
 // life is a host's process.
@@ -229,7 +231,7 @@ func (s *storage) run() string {
 	if n := s.target.Stats().Controllers; n != len(s.disks) {
 		s.t.Errorf("%d controllers", n)
 	}
-	cut(last.n.h.Port(), longCut, 5*time.Second)
+	cut(last.n.h.Port(), longCut, 2*keepAlive)
 	if n := s.target.Stats().Controllers; n != len(s.disks)-1 {
 		s.t.Errorf("%d controllers after keep alive has expired", n)
 	}
@@ -273,7 +275,7 @@ func TestNVMe(t *testing.T) {
 // TestNVMeClose: Close ends a fabric in the midst of connecting, writing and disconnecting. No
 // goroutine is left.
 func TestNVMeClose(t *testing.T) {
-	for at := time.Duration(0); at < 12*time.Second; at = at*3/2 + 7*time.Microsecond {
+	for at := time.Duration(0); at < allBack+2*time.Second; at = at*3/2 + 7*time.Microsecond {
 		before := runtime.NumGoroutine()
 		t.Run(at.String(), func(t *testing.T) {
 			s := newStorage(t, fabric.Config{}, onStatic)

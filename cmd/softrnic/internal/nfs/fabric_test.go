@@ -78,7 +78,7 @@ func onFabric(t *testing.T, seed uint64) string {
 		p.Sleep(5 * time.Microsecond)
 		server.Port().SetDown(false)
 	})
-	ok(t, f.Wait(time.Second))
+	ok(t, f.Wait(time.Minute)) // a QP's timeout is a second
 	if s := l.Stats(); s.ByRead != 900_000 || s.ByWrite != 900_000 || f.Counters().Lost == 0 {
 		t.Errorf("%+v, %d frames are lost", s, f.Counters().Lost)
 	}
