@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,27 +51,6 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestUntil: of processes that wait for the same thing, one that finds it gone goes on waiting.
-func TestUntil(t *testing.T) {
-	f := newFabric(t, &fabric.Config{Topology: fabric.Star(1)})
-	h, left := f.Hosts()[0], 0
-	for range 3 {
-		h.Go(func(p *fabric.Process) {
-			p.Until(func() bool { return left > 0 })
-			if left--; left < 0 {
-				t.Error("there was none for it")
-			}
-		})
-	}
-	for i := range 3 {
-		h.Go(func(p *fabric.Process) {
-			p.Sleep(time.Duration(i) * time.Millisecond)
-			left++
-		})
-	}
-	ok(t, f.Wait(time.Second))
-}
-
 // TestClose: Close ends processes that wait, with their deferred functions.
 func TestClose(t *testing.T) {
 	f := must(fabric.New(&fabric.Config{Topology: fabric.Star(1)}))(t)
@@ -86,6 +67,52 @@ func TestClose(t *testing.T) {
 	f.Close()
 	if ended != 2 {
 		t.Errorf("%d of 2 processes have ended", ended)
+	}
+}
+
+// TestClosedByTwo: processes that close the same connection or listener wait for the one that does
+// so first, and the time goes on.
+func TestClosedByTwo(t *testing.T) {
+	f := newFabric(t, &fabric.Config{Topology: fabric.Star(2)})
+	a, b := onStatic(t, f, f.Hosts()[0], roce.Config{}), onStatic(t, f, f.Hosts()[1], roce.Config{})
+	closed := ""
+	twice := func(what string, p *fabric.Process, c io.Closer) {
+		left, began := 2, p.Now()
+		for range 2 {
+			p.Host().Go(func(p *fabric.Process) {
+				err := c.Close()
+				if left--; left == 0 && p.Now() == began {
+					t.Errorf("%s: nobody has waited", what)
+				}
+				closed += fmt.Sprintln(what, err)
+			})
+		}
+		p.Until(func() bool { return left == 0 })
+	}
+	l := must(rsocket.Listen(a.dev, ":7000", nil))(t)
+	b.h.Go(func(p *fabric.Process) {
+		var conns []*rsocket.Conn
+		for range 3 { // of which the listener keeps two for Accept
+			conns = append(conns, must(rsocket.Dial(context.Background(), b.dev, a.h.Addr().String()+":7000", nil))(t))
+		}
+		twice("socket", p, conns[0])
+	})
+	a.h.Go(func(p *fabric.Process) {
+		_ = must(l.AcceptContext(context.Background()))(t)
+		p.Sleep(time.Millisecond)
+		twice("listener", p, l)
+	})
+	a.h.Go(func(p *fabric.Process) {
+		p.Sleep(2 * time.Millisecond)
+		serve(t, a, p)
+	})
+	b.h.Go(func(p *fabric.Process) {
+		p.Sleep(3 * time.Millisecond)
+		twice("connection", p, must(rdmacm.Dial(context.Background(), b.dev, a.h.Addr().String()+":7471", nil))(t))
+	})
+	ok(t, f.Wait(time.Second))
+	if n := strings.Count(closed, "<nil>"); n != 4 || strings.Count(closed, net.ErrClosed.Error()) != 2 {
+		t.Errorf("%s", closed)
 	}
 }
 

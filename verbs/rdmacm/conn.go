@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/softrnic/softrnic/verbs"
+	"github.com/softrnic/softrnic/verbs/internal/wakeup"
 )
 
 // Config has the options of connections that Dial, Listen and Request.Accept make. The zero value
@@ -83,7 +83,7 @@ type Conn struct {
 	qp   *verbs.QP
 	peer ConnParam
 
-	close sync.Once
+	close wakeup.Once
 	err   error // of Close and CloseContext
 }
 
@@ -231,7 +231,7 @@ func (c *Conn) Close() error {
 // the application uses a CQ of the Conn. Only the first call of Close or CloseContext has an
 // effect, and the others wait for it and return its error.
 func (c *Conn) CloseContext(ctx context.Context) error {
-	c.close.Do(func() {
+	c.close.Do(c.ch.clock(), func() {
 		id := newSyncID(c.id, c.ch)
 		id.exemptFromFaults()
 		_ = id.Disconnect(ctx) // it fails if the connection has ended, or the peer does not answer

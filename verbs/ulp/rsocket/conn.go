@@ -59,7 +59,7 @@ type Conn struct {
 	failed     bool
 	onReady    readyHook
 	keepalive  verbs.Timer
-	closing    sync.Once
+	closing    wakeup.Once
 	closeErr   error
 	cancel     context.CancelFunc // ends run
 	goroutines wakeup.Group
@@ -249,7 +249,7 @@ func (c *Conn) disconnect() error {
 // and so does a second Close. Another error is that of closing an object of the connection.
 func (c *Conn) Close() error {
 	first := false
-	c.closing.Do(func() { first, c.closeErr = true, c.close() })
+	c.closing.Do(c.clock(), func() { first, c.closeErr = true, c.close() })
 	if !first {
 		return c.opError("close", net.ErrClosed)
 	}

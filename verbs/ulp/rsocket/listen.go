@@ -30,7 +30,7 @@ type Listener struct {
 	mu       sync.Mutex
 	halfOpen []*halfOpen // the oldest first
 
-	closing    sync.Once
+	closing    wakeup.Once
 	goroutines wakeup.Group
 }
 
@@ -235,7 +235,7 @@ func (l *Listener) Addr() net.Addr { return socketAddr{l.l.Addr().String()} }
 // not affected. A second Close returns net.ErrClosed.
 func (l *Listener) Close() (err error) {
 	first := false
-	l.closing.Do(func() {
+	l.closing.Do(l.clock, func() {
 		first = true
 		l.cancel()
 		err = l.l.Close()

@@ -35,7 +35,7 @@ type export struct {
 	store    store
 	path     string // of the directory, which clients may give to MOUNT beside "/"
 	readOnly bool
-	clock    clock.Clock // of the verifier
+	clock    clock.Clock // of the verifier, and of times that calls set
 	files    *files
 	verifier atomic.Uint64 // differs after each start: clients then repeat uncommitted writes
 	repeated *repeated
@@ -51,7 +51,7 @@ func newExport(s store, path string, readOnly bool) *export {
 	return newExportAt(s, path, readOnly, clock.Clock{})
 }
 
-// newExportAt is newExport with the random numbers of a clock.
+// newExportAt is newExport with the time and random numbers of a clock.
 func newExportAt(s store, path string, readOnly bool, c clock.Clock) *export {
 	e := &export{store: s, path: path, readOnly: readOnly, clock: c, repeated: newRepeated(), ranges: newRanges(), workers: newWorkers()}
 	e.files = &files{lost: e.newVerifier}
@@ -95,7 +95,7 @@ func (e *export) HandleRPC(ctx context.Context, r *rpcrdma.Call) []byte {
 		return e.mount(ctx, r.PeerAddr.Addr(), c)
 	case int64(c.procedure) >= int64(len(nfsProcedures)):
 		return c.accepted(acceptProcUnavail)
-	case !c.parseArgs(nfsProcedures[c.procedure].args):
+	case !c.parseArgs(nfsProcedures[c.procedure].args, e.clock):
 		return c.accepted(acceptGarbageArgs)
 	case e.readOnly && nfsProcedures[c.procedure].effect != reads:
 		return c.fail(nfsRofs)
@@ -204,7 +204,7 @@ func (e *export) mount(ctx context.Context, client netip.Addr, c *rpcCall) []byt
 	switch {
 	case int64(c.procedure) >= int64(len(mountProcedures)):
 		return c.accepted(acceptProcUnavail)
-	case !c.parseArgs(mountProcedures[c.procedure]):
+	case !c.parseArgs(mountProcedures[c.procedure], e.clock):
 		return c.accepted(acceptGarbageArgs)
 	case c.procedure == mountDump:
 		return words(success, 0) // mounts are not recorded

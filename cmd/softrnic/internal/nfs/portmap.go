@@ -3,6 +3,7 @@ package nfs
 import (
 	"context"
 
+	"github.com/softrnic/softrnic/link/clock"
 	"github.com/softrnic/softrnic/verbs/ulp/rpcrdma"
 )
 
@@ -36,7 +37,7 @@ func (p portmap) HandleRPC(_ context.Context, r *rpcrdma.Call) []byte {
 		return words(c.accepted(acceptSuccess), 1, programMount, version3, protocolTCP, uint32(p.mount), 0)
 	case c.procedure != portmapGetport:
 		return c.accepted(acceptProcUnavail)
-	case !c.parseArgs("4444"): // program, version, protocol, port
+	case !c.parseArgs("4444", clock.Clock{}): // program, version, protocol, port
 		return c.accepted(acceptGarbageArgs)
 	}
 	port := uint32(0) // not registered

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"time"
+
+	"github.com/softrnic/softrnic/link/clock"
 )
 
 // Programs and procedures (RFC 1813 §3.3, §5.2).
@@ -208,8 +210,9 @@ func parseCall(message []byte) (c *rpcCall, ok bool) {
 	return c, x.ok
 }
 
-// parseArgs parses the arguments, and reports whether they are complete.
-func (c *rpcCall) parseArgs(types string) bool {
+// parseArgs parses the arguments, and reports whether they are complete. server has the time
+// that attributes may be set to.
+func (c *rpcCall) parseArgs(types string, server clock.Clock) bool {
 	x := &xdr{b: c.message, off: c.args, ok: true}
 	for _, t := range types {
 		at, n := x.off, 0
@@ -223,7 +226,7 @@ func (c *rpcCall) parseArgs(types string) bool {
 		case '8':
 			x.skip(8)
 		case 'a':
-			c.attributes(x)
+			c.attributes(x, server)
 		case 'g':
 			if x.uint32() != 0 {
 				x.skip(8)
@@ -232,12 +235,12 @@ func (c *rpcCall) parseArgs(types string) bool {
 			if x.uint32() == createExclusive {
 				x.skip(8)
 			} else {
-				c.attributes(x)
+				c.attributes(x, server)
 			}
 		case 'm':
 			switch k := kind(x.uint32()); k {
 			case kindBlock, kindCharacter, kindSocket, kindFIFO:
-				c.attributes(x)
+				c.attributes(x, server)
 				if k == kindBlock || k == kindCharacter {
 					x.skip(8)
 				}
@@ -251,7 +254,7 @@ func (c *rpcCall) parseArgs(types string) bool {
 const createGuarded, createExclusive = 1, 2 // createmode3 (RFC 1813 §3.3.8)
 
 // attributes parses an sattr3 (RFC 1813 §2.6).
-func (c *rpcCall) attributes(x *xdr) {
+func (c *rpcCall) attributes(x *xdr, server clock.Clock) {
 	for _, to := range []**uint32{&c.set.mode, &c.set.uid, &c.set.gid} {
 		if x.uint32() != 0 {
 			v := x.uint32()
@@ -267,7 +270,7 @@ func (c *rpcCall) attributes(x *xdr) {
 		var t time.Time
 		switch x.uint32() {
 		case serverTime:
-			t = time.Now()
+			t = server.Now()
 		case clientTime:
 			t = time.Unix(int64(x.uint32()), int64(x.uint32()))
 		default:

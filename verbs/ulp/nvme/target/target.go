@@ -33,8 +33,7 @@ type Target struct {
 	ctx        context.Context // ends with Close
 	cancel     context.CancelCauseFunc
 	goroutines wakeup.Group
-	closing    sync.Mutex // held by Close
-	closed     bool
+	closing    wakeup.Once
 	err        error // of Close
 	retired    counters
 	gate       *admission.Gate[netip.Addr] // of connections
@@ -99,15 +98,12 @@ func (t *Target) Wait() error {
 // Close ends all connections and frees what the target has allocated. Backends remain open. Only
 // the first call has an effect; the others wait for it.
 func (t *Target) Close() error {
-	wakeup.Lock(t.clock, &t.closing)
-	defer t.closing.Unlock()
-	if !t.closed {
-		t.closed = true
+	t.closing.Do(t.clock, func() {
 		t.cancel(errStopped)
 		err := t.l.Close()
 		t.goroutines.Wait(t.clock)
 		t.err = errors.Join(err, t.pool.close(), t.pd.Close())
-	}
+	})
 	return t.err
 }
 
