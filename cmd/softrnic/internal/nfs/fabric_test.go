@@ -16,8 +16,8 @@ import (
 )
 
 // TestOnFabric: clients write and read files over a simulated network, with a cable that is cut in
-// between. The server's calls take no virtual time, although each has a goroutine of its own, and
-// runs with the same seed have the same frames.
+// between. The server's calls take no virtual time, although each has a goroutine of its own. Times
+// are the simulation's, and runs with the same seed have the same frames.
 func TestOnFabric(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	var digests []string
@@ -65,6 +65,13 @@ func onFabric(t *testing.T, seed uint64) string {
 			}
 			if got, eof := c.read(t, file, 0, len(data)); !bytes.Equal(got, data) || !eof {
 				t.Errorf("%d bytes of %d, %t", len(got), len(data), eof)
+			}
+			const toServer, noGuard = 1, 0
+			before := uint64(h.Clock().Now().Unix())
+			c.must(t, procSetattr, file, 0, 0, 0, 0, toServer, toServer, noGuard)
+			a, after := c.getattr(t, file), uint64(h.Clock().Now().Unix())
+			if accessed := a.accessed >> 32; a.mtime < before || a.mtime > after || accessed < before || accessed > after {
+				t.Errorf("times set to %d and %d, want those of the simulation, %d to %d", accessed, a.mtime, before, after)
 			}
 			ok(t, rdma.Close())
 			if left--; left == 0 {
