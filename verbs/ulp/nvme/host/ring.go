@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/softrnic/softrnic/verbs"
@@ -30,7 +31,8 @@ type Op struct {
 }
 
 // OpenQueue connects an I/O queue besides those that namespaces share, for a number of outstanding
-// commands.
+// commands. If the controller's queues end meanwhile, as by Close or Reset, the error wraps a
+// LostError.
 func (c *Controller) OpenQueue(ctx context.Context, depth int) (*Queue, error) {
 	const op = "open queue"
 	if depth < 1 || depth > maxDepth {
@@ -42,13 +44,18 @@ func (c *Controller) OpenQueue(ctx context.Context, depth int) (*Queue, error) {
 	}
 	wakeup.Lock(c.clock, &s.opening)
 	defer s.opening.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := s.beginOpening(cancel); err != nil {
+		return nil, err
+	}
 	id := s.freeID()
 	if id == 0 {
 		return nil, verbs.Errorf(verbs.ErrNoMemory, op, "the target allows %d I/O queues", s.granted)
 	}
 	q, err := s.open(ctx, id, depth, s.id)
 	if err != nil {
-		return nil, &verbs.Error{Op: op, Err: err}
+		return nil, &verbs.Error{Op: op, Err: cmp.Or(s.reason(), err)}
 	}
 	return &Queue{q, q.depth}, nil
 }

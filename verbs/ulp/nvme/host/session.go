@@ -31,14 +31,15 @@ type session struct {
 	done       chan struct{} // closed at the end
 	goroutines wakeup.Group
 
-	opening sync.Mutex // one OpenQueue at a time
+	opening sync.Mutex // held by OpenQueue, one at a time, and by destroy
 	freeing sync.Mutex // held while queues of destroy are closed; taken before mu
 
-	mu       sync.Mutex // no other lock is taken meanwhile
-	err      *LostError // why it has ended, or nil
-	shutting bool       // the controller may end its I/O queues, as SPDK's does
-	queues   map[uint16]*queue
-	lastID   uint16 // that freeID has returned
+	mu          sync.Mutex         // no other lock is taken meanwhile, but a context's
+	err         *LostError         // why it has ended, or nil
+	stopOpening context.CancelFunc // of the last OpenQueue, or nil
+	shutting    bool               // the controller may end its I/O queues, as SPDK's does
+	queues      map[uint16]*queue
+	lastID      uint16 // that freeID has returned
 }
 
 // ticks is the number of ticks of the session's clock within Config.Timeout.
@@ -93,16 +94,11 @@ func (s *session) open(ctx context.Context, id uint16, depth int, cntlid uint16)
 		return nil, fmt.Errorf("queue %d: %w", id, err)
 	}
 	s.mu.Lock()
-	ended, destroyed := s.err, s.queues == nil
-	if !destroyed {
-		s.queues[id] = q
-	}
+	ended := s.err
+	s.queues[id] = q
 	s.mu.Unlock()
 	if ended != nil {
 		q.fail(ended.Err)
-		if destroyed {
-			return nil, errors.Join(ended, q.close())
-		}
 		return nil, ended
 	}
 	if err := s.connectQueue(ctx, q, depth, cntlid); err != nil {
@@ -304,8 +300,23 @@ func (s *session) end(reason *LostError) *LostError {
 	case !s.shutting || reason.QID == 0:
 		s.err = reason
 		close(s.done)
+		if s.stopOpening != nil {
+			s.stopOpening()
+		}
 	}
 	return reason
+}
+
+// beginOpening makes the end of the session cancel the context of an OpenQueue. It returns why the
+// session has ended, if it has.
+func (s *session) beginOpening(cancel context.CancelFunc) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return s.err
+	}
+	s.stopOpening = cancel
+	return nil
 }
 
 // reason returns why the session has ended, or nil.
@@ -335,6 +346,8 @@ func (s *session) all() []*queue {
 // destroy ends all queues, and frees what they have. The session has ended.
 func (s *session) destroy() (err error) {
 	s.endQueues()
+	wakeup.Lock(s.c.clock, &s.opening) // OpenQueue returns soon, as its context has ended
+	defer s.opening.Unlock()
 	s.goroutines.Wait(s.c.clock)
 	wakeup.Lock(s.c.clock, &s.freeing)
 	defer s.freeing.Unlock()
