@@ -221,21 +221,22 @@ func (at *Place[P]) WaitFor(ctx context.Context, c verbs.Clock, gone <-chan stru
 }
 
 // wait implements Wait and WaitFor. What was decided comes first.
-func (at *Place[P]) wait(ctx context.Context, gone <-chan struct{}) (err error) {
+func (at *Place[P]) wait(ctx context.Context, gone <-chan struct{}) error {
 	if at.decided == nil {
 		return nil
 	}
 	select {
 	case <-at.decided:
 	case <-ctx.Done():
-		err = context.Cause(ctx)
 	case <-gone:
-		err = ErrGone
 	}
-	if err != nil && !wakeup.Closed(at.decided) {
-		return err
+	switch {
+	case wakeup.Closed(at.decided):
+		return at.refusal
+	case wakeup.Closed(gone):
+		return ErrGone
 	}
-	return at.refusal
+	return context.Cause(ctx)
 }
 
 // mostStrange returns the oldest stranger of the peer with most strangers, or nil if strangers have

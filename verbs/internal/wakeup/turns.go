@@ -67,21 +67,25 @@ func Take[T any](c Clock, ch <-chan T, done <-chan struct{}) (v T, ok bool) {
 	}
 }
 
-// ReceiveContext is Receive within ctx. In turns, the end of ctx comes second if both have
-// happened, as a select would choose at random.
-func ReceiveContext[T any](ctx context.Context, c Clock, ch <-chan T) error {
+// Either waits until ch or done is closed, and reports whether ch is. On neither anything is sent.
+func Either[T any](c Clock, ch <-chan T, done <-chan struct{}) bool {
 	if c.Virtual() {
-		c.Park(func() bool { return Closed(ch) || ctx.Err() != nil })
-		if Closed(ch) {
-			return nil
-		}
+		c.Park(func() bool { return Closed(ch) || Closed(done) })
 	}
 	select {
 	case <-ch:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+		return true
+	case <-done:
+		return Closed(ch)
 	}
+}
+
+// ReceiveContext is Receive within ctx, whose error it returns if that ends first.
+func ReceiveContext[T any](ctx context.Context, c Clock, ch <-chan T) error {
+	if Either(c, ch, ctx.Done()) {
+		return nil
+	}
+	return ctx.Err()
 }
 
 // Closed reports whether ch, on which nothing is sent, is closed.

@@ -37,6 +37,9 @@ func TestBothHappen(t *testing.T) {
 		if _, ok := wakeup.Take(c, ch, ended.Done()); ok {
 			t.Fatal("Take returns an element of an empty channel")
 		}
+		if err := wakeup.ReceiveContext(ended, c, ended.Done()); err != nil {
+			t.Fatal("ReceiveContext: ", err)
+		}
 		n.Notify()
 		looks := 0
 		if _, err := wakeup.Wait(ended, n, func() (v int, ok, more bool) {

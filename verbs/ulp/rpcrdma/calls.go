@@ -47,7 +47,7 @@ func (c *calls) begin(ctx context.Context, xid uint32, p *pending) error {
 	})()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.clock.Virtual() {
+	if c.clock.Virtual() { // otherwise the function would be allocated for nothing
 		wakeup.Await(c.clock, &c.granted, func() bool { return c.mayBegin(ctx) })
 	}
 	for !c.mayBegin(ctx) {

@@ -155,7 +155,7 @@ func (c *conn) fail(err error) {
 	close(c.ended)
 	ops := c.ops
 	c.ops = nil
-	var finished []*operation // in the order of their posting
+	var finished []*operation // each once, in the order of their posting
 	for _, id := range slices.Sorted(maps.Keys(ops)) {
 		op := ops[id]
 		if op.err == nil {
@@ -186,7 +186,7 @@ func (c *conn) post(then func(), wrs ...*verbs.SendWR) (*operation, error) {
 	op := &operation{left: n, then: then, done: make(chan struct{})}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.clock.Virtual() {
+	if c.clock.Virtual() { // otherwise the function would be allocated for nothing
 		wakeup.Await(c.clock, &c.freed, func() bool { return c.mayPost(n) })
 	}
 	for !c.mayPost(n) {
@@ -288,13 +288,8 @@ type outgoing struct {
 
 // transmit sends a message. If it returns an error, the connection has ended.
 func (c *conn) transmit(m *outgoing) error {
-	var buffer int
-	if c.clock.Virtual() {
-		c.clock.Park(func() bool { return len(c.send.free) > 0 || wakeup.Closed(c.ended) })
-	}
-	select {
-	case buffer = <-c.send.free:
-	case <-c.ended:
+	buffer, ok := wakeup.Take(c.clock, c.send.free, c.ended)
+	if !ok {
 		m.done()
 		return c.err
 	}
@@ -333,12 +328,7 @@ func (c *conn) keepAlive() {
 	tick, t := c.clock.NewTicker(c.cfg.KeepAlive)
 	defer t.Stop()
 	for waited := false; ; {
-		if c.clock.Virtual() {
-			c.clock.Park(func() bool { return len(tick) > 0 || wakeup.Closed(c.ended) })
-		}
-		select {
-		case <-tick:
-		case <-c.ended:
+		if _, ok := wakeup.Take(c.clock, tick, c.ended); !ok {
 			return
 		}
 		switch {

@@ -72,8 +72,10 @@ func (c *Controller) Event(ctx context.Context) (nvme.Async, error) {
 		}
 		if added := c.events.added; c.clock.Virtual() {
 			c.clock.Park(func() bool { return len(added) > 0 || wakeup.Closed(s.done) || ctx.Err() != nil })
-			select { // if several happen, the one below would choose at random
+			select { // these come before the end of ctx: the select below would choose at random
 			case <-added:
+				continue
+			case <-s.done:
 				continue
 			default:
 			}

@@ -116,13 +116,8 @@ func (s *session) newQueue(ctx context.Context, id uint16, depth int) (q *queue,
 	q.depth = len(q.free)
 	clock, gone := s.c.clock, q.conn.Done()
 	s.goroutines.Go(clock, func() {
-		if clock.Virtual() {
-			clock.Park(func() bool { return wakeup.Closed(gone) || wakeup.Closed(s.done) })
-		}
-		select {
-		case <-gone:
+		if wakeup.Either(clock, gone, s.done) {
 			q.fail(errGone)
-		case <-s.done:
 		}
 	})
 	return q, nil

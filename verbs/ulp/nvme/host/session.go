@@ -163,18 +163,8 @@ func (s *session) awaitStatus(ctx context.Context, mask, want uint64, timeout ti
 			return violation("the controller reports a fatal status, CSTS %#x", csts)
 		}
 		passed, _ := clock.NewTimer(statusInterval)
-		if clock.Virtual() {
-			clock.Park(func() bool { return len(passed) > 0 || ctx.Err() != nil || wakeup.Closed(s.done) })
-			if wakeup.Closed(s.done) {
-				return s.reason()
-			}
-		}
-		select {
-		case <-passed:
-		case <-ctx.Done():
+		if _, ok := wakeup.Take(clock, passed, ctx.Done()); !ok {
 			return &verbs.Error{Op: op, Err: ctx.Err()}
-		case <-s.done:
-			return s.reason()
 		}
 	}
 }

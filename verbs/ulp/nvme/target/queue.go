@@ -144,13 +144,8 @@ func (q *queue) run(conn *rdmacm.Conn) {
 	q.conn, q.qp = conn, conn.QP()
 	clock, gone := q.t.clock, conn.Done()
 	clock.Go(func() {
-		if clock.Virtual() {
-			clock.Park(func() bool { return wakeup.Closed(gone) || q.ctx.Err() != nil })
-		}
-		select {
-		case <-gone:
+		if wakeup.Either(clock, gone, q.ctx.Done()) {
 			q.end(errGone)
-		case <-q.ctx.Done():
 		}
 	})
 	connect := clock.AfterFunc(q.t.cfg.ConnectTimeout, func() {
