@@ -141,6 +141,9 @@ type Datagram struct {
 	// The packets have no ICRC, as the medium is memory; four unused bytes take its place.
 	NoICRC  bool
 	InPlace bool // the sender can still change Payload: read each byte only once
+	// Truncated says that the frame ends before the datagram does, by the lengths in Header: a switch
+	// may have trimmed it. Payload is what is left.
+	Truncated bool
 	// SrcQPNs are the QPNs of the sending process, if it is another process of the same hub (see
 	// [Shared]). A packet with a source QPN outside of SrcQPNs is forged. So is a packet of a
 	// connection whose peer QPN is outside of them, and any MAD. SrcQPNs is the zero Range if the

@@ -55,6 +55,9 @@ func TestConfig(t *testing.T) {
 		{fabric.Config{Topology: star, Switch: fabric.Switch{PFC: fabric.PFC{Classes: 1, Xoff: 1, Xon: 2}}}, "Switch.PFC.Xon is 2"},
 		{fabric.Config{Topology: star, Switch: fabric.Switch{PFC: fabric.PFC{Xon: -2}}}, "Switch.PFC.Xon is -2"},
 		{fabric.Config{Topology: star, Switch: fabric.Switch{PFC: fabric.PFC{Headroom: -2}}}, "Switch.PFC.Headroom is -2"},
+		{fabric.Config{Topology: star, Switch: fabric.Switch{Trim: fabric.Trim{DSCP: 64}}}, "Switch.Trim.DSCP is 64"},
+		{fabric.Config{Topology: star, Switch: fabric.Switch{Trim: fabric.Trim{Size: 73}}}, "Switch.Trim.Size is 73: it must be 74 to 4096"},
+		{fabric.Config{Topology: star, Switch: fabric.Switch{Trim: fabric.Trim{Size: 4097}}}, "Switch.Trim.Size is 4097"},
 		{fabric.Config{Topology: star, Switch: fabric.Switch{ECMP: 3}}, "Switch.ECMP is 3"},
 		{fabric.Config{Topology: star, Class: func(uint8) uint8 { return 8 }}, "Class(0) is 8"},
 	} {

@@ -109,6 +109,7 @@ type Switch struct {
 	Queue int
 	ECN   ECN
 	PFC   PFC
+	Trim  Trim
 	ECMP  ECMP
 	// Weights are those of the classes with less than strict priority. The classes with weight 0
 	// send first, the highest before others.
@@ -154,6 +155,7 @@ type Counters struct {
 	Sent      uint64 // by hosts
 	Delivered uint64 // to hosts
 	Dropped   uint64 // by switches: for want of room, or of a way
+	Trimmed   uint64 // by switches, instead of dropped
 	Lost      uint64 // on cables that were down, or had bit errors
 	Flushed   uint64 // from queues, by Port.Flush
 	Marked    uint64 // with Congestion Experienced
@@ -242,7 +244,14 @@ func (c *Config) complete() error {
 			return fmt.Errorf("fabric: Switch.%s is %d: it must be 0 to %d", n.name, n.is, n.most)
 		}
 	}
+	if s.Trim.Size == 0 {
+		s.Trim.Size = trimSize
+	}
 	switch e := s.ECN; {
+	case s.Trim.DSCP > 63:
+		return fmt.Errorf("fabric: Switch.Trim.DSCP is %d: it must be 0 to 63", s.Trim.DSCP)
+	case s.Trim.Size < minTrimSize || s.Trim.Size > maxTrimSize:
+		return fmt.Errorf("fabric: Switch.Trim.Size is %d: it must be %d to %d, or 0 for %d", s.Trim.Size, minTrimSize, maxTrimSize, trimSize)
 	case !(s.Alpha > 0):
 		return fmt.Errorf("fabric: Switch.Alpha is %v: it must be positive", s.Alpha)
 	case e.Max != 0 && e.Max < e.Min:
@@ -316,6 +325,7 @@ func (c *Counters) add(o *Counters) {
 	c.Sent += o.Sent
 	c.Delivered += o.Delivered
 	c.Dropped += o.Dropped
+	c.Trimmed += o.Trimmed
 	c.Lost += o.Lost
 	c.Flushed += o.Flushed
 	c.Marked += o.Marked

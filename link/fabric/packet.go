@@ -30,6 +30,7 @@ const (
 	ofIP   kind = 7
 	first  kind = 8  // the adapter sends it before data: acknowledgements and the like
 	reply  kind = 16 // a response or an acknowledgement: those of a QP stay in order
+	roce   kind = 32 // RoCEv2
 )
 
 const (
@@ -144,6 +145,7 @@ func (f *Fabric) describe(p *packet) {
 		p.flow |= uint64(binary.BigEndian.Uint16(b[ports:])) << 8
 		return
 	}
+	p.kind |= roce
 	qpn := binary.BigEndian.Uint32(b[bth+4:]) & 0xffffff
 	switch opcode := b[bth]; {
 	case opcode == opAcknowledge, opcode == opAtomicAcknowledge:

@@ -59,6 +59,7 @@ type gap [64]byte
 type PortCounters struct {
 	Packets, Bytes uint64 // sent; Bytes has preamble, FCS and gap
 	Dropped        uint64 // for want of room
+	Trimmed        uint64 // instead of dropped
 	Marked         uint64 // with Congestion Experienced
 	Lost           uint64 // on a cable that was down, or with a wrong bit
 	Flushed        uint64 // from the queues, by Flush

@@ -72,31 +72,43 @@ func (s *node) drop(p *packet, at *Port) {
 	s.shard.free(p)
 }
 
-// admit puts a packet into an output queue if there is room.
+// admit puts a packet into an output queue if there is room, or trims it.
 func (s *node) admit(p *packet, in, to *Port) {
 	cfg := &s.f.cfg.Switch
-	q := &to.queues[p.class]
-	lossless := cfg.PFC.Classes>>p.class&1 != 0
-	size := int(p.size)
-	stored := in.stored[p.class] + size
-	switch {
-	case lossless && stored > cfg.PFC.Xoff+in.headroom,
-		!lossless && cfg.Queue > 0 && q.bytes+size > cfg.Queue,
-		!lossless && cfg.Buffer > 0 && q.bytes+size > int(cfg.Alpha*float64(cfg.Buffer-s.used)),
-		cfg.Buffer > 0 && s.used+size > cfg.Buffer:
-		s.drop(p, to)
-		return
+	if !s.fits(p, in, to) {
+		if !s.trim(p) || !s.fits(p, in, to) {
+			s.drop(p, to)
+			return
+		}
+		to.counters.Trimmed++
+		s.shard.counters.Trimmed++
 	}
 	if !cfg.ECN.AtDeparture {
 		s.mark(p, to)
 	}
 	p.in = in.index
-	in.stored[p.class] = stored
-	s.used += size
-	if lossless && stored > cfg.PFC.Xoff {
+	in.stored[p.class] += int(p.size)
+	s.used += int(p.size)
+	if lossless := cfg.PFC.Classes>>p.class&1 != 0; lossless && in.stored[p.class] > cfg.PFC.Xoff {
 		in.pause(p.class, true)
 	}
 	to.send(p)
+}
+
+// fits reports whether there is room for a packet in its output queue.
+func (s *node) fits(p *packet, in, to *Port) bool {
+	cfg, size := &s.f.cfg.Switch, int(p.size)
+	if cfg.PFC.Classes>>p.class&1 != 0 {
+		if in.stored[p.class]+size > cfg.PFC.Xoff+in.headroom {
+			return false
+		}
+	} else {
+		queued := to.queues[p.class].bytes + size
+		if cfg.Queue > 0 && queued > cfg.Queue || cfg.Buffer > 0 && queued > int(cfg.Alpha*float64(cfg.Buffer-s.used)) {
+			return false
+		}
+	}
+	return cfg.Buffer == 0 || s.used+size <= cfg.Buffer
 }
 
 // mark marks a packet by the length of its output queue, without the packet.

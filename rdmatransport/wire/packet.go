@@ -35,6 +35,21 @@ type Packet struct {
 // be reused.
 func (p *Packet) Parse(b []byte) error { return p.parse(b, b) }
 
+// ParseTrimmed parses the BTH of a packet that may have lost its end, and nothing else: a switch has
+// trimmed it. Nothing protects what it says. The error is ErrShort, ErrVersion or ErrOpcode.
+func (p *Packet) ParseTrimmed(b []byte) error {
+	if len(b) < BTHLen {
+		return ErrShort
+	}
+	if p.BTH.decode(b); p.Version != 0 {
+		return ErrVersion
+	}
+	if p.Payload = nil; !p.Opcode.Info().Known() {
+		return ErrOpcode
+	}
+	return nil
+}
+
 // Scratch is a buffer for ParseInPlace.
 type Scratch [512]byte
 

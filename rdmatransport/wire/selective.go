@@ -66,6 +66,9 @@ const (
 //
 // The end is repeated if needed for a length that is a multiple of 4 bytes. A list without an end
 // had no room for later packets, and says nothing about them.
+//
+// A list always ends with a packet that has arrived, except one that says which packet a switch has
+// trimmed: see Trimmed.
 type Sack []byte
 
 const (
@@ -115,6 +118,39 @@ func AppendSack(b []byte, room int, n uint32, kept func(i uint32) uint64) Sack {
 		}
 	}
 	return b
+}
+
+// AppendTrimmed appends a list that says that the packet at a distance from the NAK's PSN was
+// trimmed, up to MaxSackPackets; 0 is the NAK's own PSN. It has runs of missing packets up to that
+// packet, and the end: 4 to 12 bytes.
+func AppendTrimmed(b []byte, distance uint32) Sack {
+	from := len(b)
+	for distance > 0 {
+		run := min(distance, sackRun)
+		b = binary.BigEndian.AppendUint16(b, uint16(run))
+		distance -= run
+	}
+	for {
+		if b = append(b, 0, 0); (len(b)-from)%4 == 0 {
+			return b
+		}
+	}
+}
+
+// Trimmed reports whether the list is one of AppendTrimmed, and returns the distance of the packet
+// that was trimmed. Such a list says nothing about other packets.
+func (s Sack) Trimmed() (distance uint32, is bool) {
+	for ; len(s) > 0; s = s[sackItems:] {
+		switch item := uint32(binary.BigEndian.Uint16(s)); {
+		case item == 0:
+			return distance, true
+		case item > sackRun:
+			return 0, false
+		default:
+			distance += item
+		}
+	}
+	return 0, false
 }
 
 // runOf returns how many of the lowest bits are equal.

@@ -186,8 +186,14 @@ func parseDatagram(d *stack.Datagram, f *link.Frame) verdict {
 		}
 		rest = f.More[0]
 	}
-	if total > headers+len(rest) || total <= headers || int(binary.BigEndian.Uint16(ip[ipLen+4:])) != total-ipLen {
+	if total <= headers || int(binary.BigEndian.Uint16(ip[ipLen+4:])) != total-ipLen {
 		return malformed
+	}
+	if total > headers+len(rest) {
+		if d.Truncated = len(rest) > 0 && !f.NoICRC && f.Segmentation == link.NoSegmentation; !d.Truncated || d.InPlace {
+			return malformed
+		}
+		total = headers + len(rest)
 	}
 	if !isHostAddr(d.Src) || d.Src.IsLoopback() || d.Src.Is4In6() {
 		return malformed

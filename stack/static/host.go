@@ -228,15 +228,16 @@ func (h *Host) parse(b []byte, d *stack.Datagram) bool {
 	switch {
 	case binary.BigEndian.Uint16(ip[ipLen+2:]) != stack.RoCEPort || netip.AddrFrom4([4]byte(ip[16:])) != h.cfg.Addr:
 		return false
-	case total > len(ip) || total != ipLen+length || length < udpLen, isFragment, checksum.Sum(ip[:ipLen], 0) != 0xffff:
+	case total != ipLen+length || length < udpLen, isFragment, checksum.Sum(ip[:ipLen], 0) != 0xffff:
 		h.counters.malformed.Add(1)
 		return false
 	}
-	payload := ip[ipLen+udpLen : total]
+	payload := ip[ipLen+udpLen : min(total, len(ip))]
 	*d = stack.Datagram{
 		Src: netip.AddrFrom4([4]byte(ip[12:])), Dst: h.cfg.Addr, SrcPort: binary.BigEndian.Uint16(ip[ipLen:]),
 		TrafficClass: ip[1], HopLimit: ip[8], Via: [6]byte(b[6:]),
 		Header: ip[: ipLen+udpLen : ipLen+udpLen], Payload: payload, SegmentSize: len(payload),
+		Truncated: total > len(ip),
 	}
 	return true
 }

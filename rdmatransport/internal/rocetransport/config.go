@@ -19,6 +19,9 @@ func CheckConfig(c *roce.Config) error {
 		return fmt.Errorf("%s %d: must be a power of two from %d to %d, or 0 for %d", "Window", w, send.LeastWindow, send.MaxWindow,
 			send.DefaultWindow)
 	}
+	if err := within("TrimmedDSCP", c.TrimmedDSCP, 63); err != nil {
+		return err
+	}
 	if d := c.ByDelay; d != nil {
 		if err := within("ByDelay.Queued", d.Queued, maxQueued); err != nil {
 			return err

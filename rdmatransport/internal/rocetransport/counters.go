@@ -7,6 +7,7 @@ import "sync/atomic"
 type Counters struct {
 	Malformed   atomic.Uint64 // packets whose headers do not parse
 	ICRCErrors  atomic.Uint64
+	Trimmed     atomic.Uint64 // packets whose headers a switch has left, and that caused an answer
 	Identified  atomic.Uint64 // packets with an IPv4 identification computed from the ICRC
 	UnknownQP   atomic.Uint64
 	Misdirected atomic.Uint64 // wrong state, port or address for the QP
@@ -129,6 +130,7 @@ func (e *Engine) Snapshot() map[string]uint64 {
 		"suspect_requests":           c.Suspect.Load(),
 		"malformed_packets":          c.Malformed.Load(),
 		"icrc_errors":                c.ICRCErrors.Load(),
+		"trimmed_packets":            c.Trimmed.Load(),
 		"icrc_id_solved":             c.Identified.Load(),
 		"unknown_qp":                 c.UnknownQP.Load(),
 		"misdirected_packets":        c.Misdirected.Load(),

@@ -72,6 +72,8 @@ type Engine struct {
 	strictICRC bool       // identifications are not computed
 	rxeFlush   bool       // the ICRC of an RC FLUSH is that of Linux's rxe
 
+	trimmedDSCP uint8 // of packets that a switch has trimmed; 0: off
+
 	shared  receive.Shared // of all QPs
 	byDelay *byDelay       // nil without congestion control by delay
 }
@@ -93,6 +95,7 @@ func New(nics []stack.NIC, cfg roce.Config, regions *memory.Regions, queue *time
 	e.env.Prompt, e.shared.NoForgeries = simulated, simulated
 	e.env.Answers = new(send.LateAnswers)
 	e.selective, e.strictICRC, e.rxeFlush = cfg.SelectiveRepeat, cfg.StrictICRC, cfg.RxeFlush
+	e.trimmedDSCP = cfg.TrimmedDSCP
 	if cfg.ByDelay != nil {
 		e.byDelay = newByDelay(cfg.ByDelay)
 	}

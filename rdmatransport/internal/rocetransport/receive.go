@@ -18,6 +18,10 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 	var run wire.Run
 	var held *qp
 	var scratch *wire.Scratch
+	if d.Truncated {
+		e.drop(port, d, d.Payload, nil, &e.Counters.Malformed)
+		return
+	}
 	for {
 		b, ok := d.Next()
 		if !ok {
@@ -34,13 +38,14 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 		}
 		// The QP refuses a reserved opcode.
 		if err != nil && err != wire.ErrOpcode {
-			e.Counters.Malformed.Add(1)
+			held = e.drop(port, d, b, held, &e.Counters.Malformed)
 			continue
 		}
 		id, right := asGuessed, d.NoICRC
 		rxeFlush := e.rxeFlush && pkt.Opcode == wire.RCFlush
 		switch {
 		case d.NoICRC:
+		case d.IDGuessed && e.isTrimmed(d): // the identification of what is left would be found too often
 		case d.IDGuessed:
 			id, right = e.identify(d, b, rxeFlush)
 		case rxeFlush:
@@ -49,7 +54,7 @@ func (e *Engine) receive(port uint8, d *stack.Datagram) {
 			right = run.Check(d.Header, b)
 		}
 		if !right {
-			e.Counters.ICRCErrors.Add(1)
+			held = e.drop(port, d, b, held, &e.Counters.ICRCErrors)
 			continue
 		}
 		if pkt.DestQP == mad.QPN || pkt.DestQP == multicastQPN {

@@ -27,12 +27,17 @@ func (q *qp) respond() {
 	case receive.Ack:
 		q.sendAck(wire.AETH{Syndrome: wire.AckUnlimited, MSN: s.MSN()}, s.AckPSN())
 	case receive.SACK:
-		q.sendSACK()
+		q.sendSACK(s.SACK())
+	case receive.TrimmedSACK:
+		q.sendSACK(s.TrimmedSACK())
 	default:
 		q.sendNAK(s.NAK())
 	}
 	if s.OnAcknowledged(owed); owed == receive.LastNAK {
 		q.failRecv(verbs.WCStatus(s.Reason()))
+	}
+	if owed == receive.SACK && s.Owed() == receive.TrimmedSACK {
+		q.respond()
 	}
 }
 
@@ -202,15 +207,14 @@ func (q *qp) sendAck(a wire.AETH, psn uint32) {
 	q.sendHeader(&p)
 }
 
-// sendSACK reports the packets kept after a gap.
-func (q *qp) sendSACK() {
+// sendSACK reports the packets kept after a gap, or which one was trimmed.
+func (q *qp) sendSACK(sack wire.Sack) {
 	s := &q.receiving
 	p := wire.Packet{
 		BTH:  wire.BTH{Opcode: wire.RCAck, PSN: s.PSN()},
 		AETH: wire.AETH{Syndrome: wire.NakPSNSeq, MSN: s.MSN()},
 	}
 	q.traceNAK(trace.NAKSent, p.AETH.Syndrome, p.PSN)
-	sack := s.SACK()
 	if header, b := q.datagram(&p, len(sack)); b != nil {
 		copy(b[p.EncodeHeader(b):], sack)
 		q.seal(header, b)

@@ -70,13 +70,14 @@ type linkConfig struct {
 }
 
 type switchConfig struct {
-	Buffer  size       `toml:"buffer"`
-	Alpha   float64    `toml:"alpha"`
-	Queue   size       `toml:"queue"`
-	ECMP    string     `toml:"ecmp"`
-	Weights []int      `toml:"weights"`
-	ECN     *ecnConfig `toml:"ecn"`
-	PFC     *pfcConfig `toml:"pfc"`
+	Buffer  size        `toml:"buffer"`
+	Alpha   float64     `toml:"alpha"`
+	Queue   size        `toml:"queue"`
+	ECMP    string      `toml:"ecmp"`
+	Weights []int       `toml:"weights"`
+	ECN     *ecnConfig  `toml:"ecn"`
+	PFC     *pfcConfig  `toml:"pfc"`
+	Trim    *trimConfig `toml:"trim"`
 }
 
 type ecnConfig struct {
@@ -92,6 +93,11 @@ type pfcConfig struct {
 	Xoff     size  `toml:"xoff"`
 	Xon      size  `toml:"xon"`
 	Headroom size  `toml:"headroom"`
+}
+
+type trimConfig struct {
+	DSCP int  `toml:"dscp"`
+	Size size `toml:"size"`
 }
 
 type rdmaConfig struct {
@@ -279,6 +285,11 @@ func (c *config) complete() error {
 			check{"switch.pfc.xon", float64(p.Xon), 0, float64(p.Xoff)},
 			check{"switch.pfc.headroom", float64(p.Headroom), 0, 1 << 30})
 	}
+	if t := s.Trim; t != nil {
+		def(g, "switch.trim.dscp", &t.DSCP, 10)
+		def(g, "switch.trim.size", &t.Size, 98)
+		checks = append(checks, check{"switch.trim.dscp", float64(t.DSCP), 1, 63}, check{"switch.trim.size", float64(t.Size), 74, 4096})
+	}
 	if len(s.Weights) > 8 {
 		return fmt.Errorf("switch.weights has %d numbers: there are 8 classes", len(s.Weights))
 	}
@@ -365,6 +376,9 @@ func (c *config) fabric() (*network.Config, error) {
 			n.Switch.PFC.Classes |= 1 << class
 		}
 	}
+	if t := s.Trim; t != nil {
+		n.Switch.Trim = network.Trim{DSCP: uint8(t.DSCP), Size: int(t.Size)}
+	}
 	return n, nil
 }
 
@@ -372,6 +386,9 @@ func (c *config) fabric() (*network.Config, error) {
 func (c *config) device() (roce.Config, error) {
 	r := &c.RDMA
 	n := roce.Config{Window: int(r.Window), SelectiveRepeat: r.SelectiveRepeat}
+	if t := c.Switch.Trim; t != nil {
+		n.TrimmedDSCP = uint8(t.DSCP)
+	}
 	if r.ByDelay {
 		n.ByDelay = &roce.ByDelay{}
 	}

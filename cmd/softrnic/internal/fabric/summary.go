@@ -208,7 +208,11 @@ func (s *summary) print(out io.Writer) {
 	if c.Flushed > 0 {
 		flushed = fmt.Sprintf(", %d lost in switches that restart", c.Flushed)
 	}
-	line("packets", "%d sent, %d delivered, %d dropped, %d lost on cables%s", c.Sent, c.Delivered, c.Dropped, c.Lost, flushed)
+	trimmed := ""
+	if c.Trimmed > 0 {
+		trimmed = fmt.Sprintf(", %d trimmed", c.Trimmed)
+	}
+	line("packets", "%d sent, %d delivered, %d dropped%s, %d lost on cables%s", c.Sent, c.Delivered, c.Dropped, trimmed, c.Lost, flushed)
 	line("repeats", "%d times from a packet on, %d single packets, %d probes", s.Counters["completer_retry_err"],
 		s.Counters["selective_repeats"],
 		s.Counters["tail_probes"])

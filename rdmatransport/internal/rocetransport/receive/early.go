@@ -40,6 +40,7 @@ type early struct {
 	top          uint32        // one past the highest PSN that has arrived, if ahead is set
 	ahead        bool          // packets after the expected one have arrived
 	gap          bool          // they arrived before the expected one, which is still missing
+	trimmed      trimmed
 }
 
 // keeps reports whether packets are kept. The receiver may be nil.

@@ -51,6 +51,9 @@ func (s *State) OnRequest(p *wire.Packet) Outcome {
 // the packet contradicts them.
 func (s *State) onExpected(m marking) (o Outcome) {
 	psn := s.expected.psn
+	if s.early.trimmed.follows(psn) {
+		s.verdict.on(onGap) // of the packet after this one
+	}
 	if !s.early.onExpected(psn, m, s.shared.Clock) {
 		o = Suspect
 		if s.suspect() {

@@ -8,11 +8,12 @@ import (
 type Owed uint8
 
 const (
-	Nothing Owed = iota
-	Ack          // of AckPSN
-	SACK         // a sequence NAK of PSN with a list of the kept packets: see State.SACK
-	NAK          // see State.NAK
-	LastNAK      // a NAK that ends the connection, for the Reason
+	Nothing     Owed = iota
+	Ack              // of AckPSN
+	SACK             // a sequence NAK of PSN with a list of the kept packets: see State.SACK
+	TrimmedSACK      // a sequence NAK of PSN that says which packet was trimmed: see State.TrimmedSACK
+	NAK              // see State.NAK
+	LastNAK          // a NAK that ends the connection, for the Reason
 )
 
 // Owed returns the acknowledgement that is due. (IBTA Vol 1 §9.7.5.1.3)
@@ -26,6 +27,8 @@ func (s *State) Owed() Owed {
 		return NAK
 	case a.selective:
 		return SACK
+	case s.early != nil && s.early.trimmed.due(s.expected.psn):
+		return TrimmedSACK
 	case a.due:
 		return Ack
 	}
@@ -51,12 +54,20 @@ func (s *State) Reason() uint8 { return s.verdict.reason }
 // SACK returns the payload of a SACK that is due. It is valid until the next event.
 func (s *State) SACK() wire.Sack { return s.early.kept.sack(s.expected.psn) }
 
+// TrimmedSACK returns the payload of a TrimmedSACK that is due. It is valid until the next event.
+func (s *State) TrimmedSACK() wire.Sack { return s.early.trimmed.sack(s.expected.psn) }
+
 // OnAcknowledged records that the acknowledgement that was Owed is sent.
 func (s *State) OnAcknowledged(owed Owed) {
 	s.acks.sent()
 	switch owed {
 	case NAK, LastNAK:
 		s.verdict.on(onSent)
+		if s.early != nil {
+			s.early.trimmed.reported()
+		}
+	case TrimmedSACK:
+		s.early.trimmed.reported()
 	case SACK:
 		s.early.kept.setReported()
 	}

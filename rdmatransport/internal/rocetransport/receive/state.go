@@ -18,7 +18,7 @@
 // order: request.go handles request packets, and respond.go selects the packets to send. Both work
 // on State (state.go), which consists of expected.go, the packet that is expected next; verdict.go,
 // whether a NAK is due; rnr.go, the wait after an RNR NAK; early.go, whether early packets are
-// kept, and store.go, where; acks.go, the acknowledgement that is due; pending.go, the queued
+// kept, store.go, where, and trimmed.go, what switches have trimmed; acks.go, the acknowledgement that is due; pending.go, the queued
 // responses; history.go, earlier responses; and pace.go, the rate of READ responses.
 package receive
 

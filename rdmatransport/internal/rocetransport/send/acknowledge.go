@@ -84,14 +84,18 @@ func (s *State) OnSequenceNAK(psn uint32) (o Outcome, isNew bool) {
 }
 
 // OnSelectiveNAK handles a selective acknowledgement: the peer misses PSN psn, and keeps the
-// packets in sack.
+// packets in sack, or sack says which packet was trimmed.
 func (s *State) OnSelectiveNAK(psn uint32, sack wire.Sack) (o Outcome, isNew bool) {
 	if s.alarm.isSet(RNRWaitEnd) {
 		return o, false
 	}
 	s.ackBeforeOrGoBack(psn, &o)
 	s.startRecovery()
-	s.sacked(psn, sack)
+	if distance, is := sack.Trimmed(); is {
+		s.trimmed(wire.PSNAdd(psn, distance))
+	} else {
+		s.sacked(psn, sack)
+	}
 	if s.rttSamples != nil && s.mode.is(Selective) {
 		s.onAnswered(func(psn uint32) bool { return s.board.at(psn).is(arrived) })
 	}

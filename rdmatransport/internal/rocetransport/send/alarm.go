@@ -97,6 +97,9 @@ func (a *alarm) onResponse() {
 	a.probesSent = 0
 }
 
+// onTrimmed records that the peer says which packet was trimmed. The next probe waits anew.
+func (a *alarm) onTrimmed() { a.probeDue = 0 }
+
 // onProgress is onResponse if una advances.
 func (a *alarm) onProgress() {
 	a.onResponse()

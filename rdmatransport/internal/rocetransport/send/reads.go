@@ -1,6 +1,10 @@
 package send
 
-import "github.com/softrnic/softrnic/rdmatransport/wire"
+import (
+	"time"
+
+	"github.com/softrnic/softrnic/rdmatransport/wire"
+)
 
 // reads has the bounds of outstanding request packets of READs, atomics and the like. A READ is
 // repeated with the same bounds, because the responder recognizes duplicates by them.
@@ -12,6 +16,7 @@ type bounds struct {
 	last    []uint32 // last PSN of each request packet, oldest first
 	sent    int      // number of outstanding ones; the rest must be retransmitted after going back
 	dropped bool     // this side had no room for a response
+	hints   Hints    // responses that were trimmed
 }
 
 func (r *reads) reset() { r.bounds = nil }
@@ -85,6 +90,11 @@ func (r *reads) resume() {
 	if r.bounds != nil {
 		r.bounds.sent = len(r.last)
 	}
+}
+
+// mayHint reports whether a response that was trimmed may be requested again.
+func (r *reads) mayHint(now time.Duration, most uint32) bool {
+	return r.bounds != nil && r.bounds.hints.Allow(now, most)
 }
 
 // OnResponseDropped is called when this side has no room for a READ response.
