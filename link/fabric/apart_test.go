@@ -34,6 +34,8 @@ func TestWorkers(t *testing.T) {
 			func(c fabric.Counters) bool { return c.Pauses > 0 && c.Marked > 0 }},
 		{"spray", fabric.LeafSpine(3, 2, 3), fabric.Switch{ECMP: fabric.Spray, Queue: 100e3},
 			func(c fabric.Counters) bool { return c.Dropped > 0 }},
+		{"trim", fabric.LeafSpine(3, 2, 3), fabric.Switch{Queue: 60e3, Trim: fabric.Trim{DSCP: 10}, ECN: ecn},
+			func(c fabric.Counters) bool { return c.Trimmed > 0 }},
 		{"uneven", uneven, fabric.Switch{Queue: 100e3}, func(c fabric.Counters) bool { return c.Dropped > 0 }},
 		{"fat tree", fabric.FatTree(4), fabric.Switch{ECN: ecn, Queue: 150e3}, func(c fabric.Counters) bool { return c.Marked > 0 }},
 	} {
@@ -67,7 +69,7 @@ var uneven = fabric.Topology{Switches: []string{"s", "a", "b", "c", "d"}, Hosts:
 func load(t *testing.T, f *fabric.Fabric) (seen string, counters fabric.Counters) {
 	var nodes []*node
 	for _, h := range f.Hosts() {
-		n := onStatic(t, f, h, roce.Config{DCQCN: &roce.DCQCN{}})
+		n := onStatic(t, f, h, roce.Config{DCQCN: &roce.DCQCN{}, TrimmedDSCP: 10})
 		n.timeout = 5
 		nodes = append(nodes, n)
 	}

@@ -145,7 +145,9 @@ func (f *Fabric) describe(p *packet) {
 		p.flow |= uint64(binary.BigEndian.Uint16(b[ports:])) << 8
 		return
 	}
-	p.kind |= roce
+	if uint8(p.flow) == 17 {
+		p.kind |= roce
+	}
 	qpn := binary.BigEndian.Uint32(b[bth+4:]) & 0xffffff
 	switch opcode := b[bth]; {
 	case opcode == opAcknowledge, opcode == opAtomicAcknowledge:

@@ -247,10 +247,19 @@ func FuzzParse(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var p wire.Packet
+		var p, rest wire.Packet
 		wire.CheckICRC(header4, b)
-		if p.Parse(b) != nil {
+		err := p.Parse(b)
+		for _, n := range []int{0, wire.BTHLen - 1, wire.BTHLen, len(b)} { // of what a switch has left
+			if err := rest.ParseTrimmed(b[:min(n, len(b))]); err == nil && (n < wire.BTHLen || rest.Payload != nil) {
+				t.Fatalf("%x is parsed from %d bytes", b, n)
+			}
+		}
+		if err != nil {
 			return
+		}
+		if err := rest.ParseTrimmed(b[:wire.BTHLen]); err != nil || rest.BTH != p.BTH {
+			t.Fatalf("%x: BTH %+v, %v, want %+v", b, rest.BTH, err, p.BTH)
 		}
 		want := bytes.Clone(b)
 		clear(want[len(want)-4-int(p.Pad) : len(want)-4])

@@ -92,6 +92,28 @@ func TestSack(t *testing.T) {
 	}
 }
 
+// TestTrimmedSack: a list that says which packet was trimmed is one of no received packets, which a
+// peer that does not know of trimming takes for that. No other list is one.
+func TestTrimmedSack(t *testing.T) {
+	for _, distance := range []uint32{0, 1, 2, 14, 15, 16, 1<<14 - 1, 1 << 14, 1<<15 - 2, 1 << 15, wire.MaxSackPackets} {
+		s := wire.AppendTrimmed([]byte{1, 2, 3}, distance)[3:]
+		got, is := s.Trimmed()
+		n, all := s.Covered()
+		if !is || got != distance || n != distance || !all || len(s)%4 != 0 || len(s) > 12 {
+			t.Errorf("%d: %x, of %d, %t, %d, %t", distance, s, got, is, n, all)
+		}
+		if seen := parsed(t, s); seen == nil || len(seen) > 0 {
+			t.Errorf("%d: %x is parsed as %v", distance, s, seen)
+		}
+	}
+	for _, b := range [][]byte{items(), items(1), items(5, 1), items(0x4001, 0), items(3, 0x4001, 0, 0), items(0x4001, 2, 0, 0),
+		items(0x8000, 0), items(0x8001, 3, 0, 0), items(1, 0x4000)} {
+		if n, is := wire.Sack(b).Trimmed(); is {
+			t.Errorf("%x says that %d was trimmed", b, n)
+		}
+	}
+}
+
 // FuzzSack checks that an encoded acknowledgement matches the packets, and covers all of them if
 // there is room. It also checks that a parsed one lists packets in ascending order.
 func FuzzSack(f *testing.F) {
@@ -123,6 +145,9 @@ func FuzzSack(f *testing.F) {
 				t.Fatalf("packet %d: %v, want %v", d, seen[d], want)
 			}
 		}
+		if _, is := s.Trimmed(); is && len(seen) > 0 {
+			t.Fatal("it says that a packet was trimmed")
+		}
 		for d := range seen {
 			if d > n {
 				t.Fatalf("it covers packet %d of %d", d, n)
@@ -139,6 +164,9 @@ func parsed(t *testing.T, b []byte) map[uint32]bool {
 	}
 	seen, last := map[uint32]bool{}, uint32(0)
 	length, _ := wire.Sack(p.Payload).Covered()
+	if d, is := wire.Sack(p.Payload).Trimmed(); is && d != length {
+		t.Fatalf("%x: %d was trimmed, and the length is %d", b, d, length)
+	}
 	for d, n := range wire.Sack(p.Payload).All {
 		if d <= last || n == 0 || d+n-1 > length || length > 1<<16-1 {
 			t.Fatalf("%x: %d packets from %d on, after %d, and the length is %d", b, n, d, last, length)

@@ -68,6 +68,13 @@ func TestHostileFrames(t *testing.T) {
 		{"UDP length long", v4(func(b []byte) { put(b[38:], 29) }), malformed},
 		{"wrong IPv4 checksum", with(v4(nil), func(f *link.Frame) { f.Data[24] ^= 1 }), malformed},
 		{"IPv6 payload length beyond the frame", v6(func(b []byte) { put(b[18:], 29) }), malformed},
+		{"IP and UDP lengths of a trimmed packet", v4(func(b []byte) { put(b[16:], 60); put(b[38:], 40) }), delivered},
+		{"IPv6 and UDP lengths of a trimmed packet", v6(func(b []byte) { put(b[18:], 40); put(b[58:], 40) }), delivered},
+		{"trimmed to the headers", with(v4(nil), func(f *link.Frame) { f.Data = f.Data[:42] }), malformed},
+		{"trimmed in memory", with(v4(func(b []byte) { put(b[16:], 60); put(b[38:], 40) }), func(f *link.Frame) { f.NoICRC = true }), malformed},
+		{"trimmed superframe", with(v4(func(b []byte) { put(b[16:], 60); put(b[38:], 40) }), func(f *link.Frame) {
+			f.Segmentation, f.SegmentSize = link.UDP, 10
+		}), malformed},
 		{"IPv6 payload length 0", v6(func(b []byte) { put(b[18:], 0) }), malformed},
 		{"IPv6 UDP length short", v6(func(b []byte) { put(b[58:], 8) }), malformed},
 		{"from multicast", v4(from("224.0.0.1")), malformed},

@@ -267,6 +267,21 @@ func TestHostile(t *testing.T) {
 		if len(b.got) > 0 {
 			t.Errorf("%d truncated frames", len(b.got))
 		}
+		// What a switch leaves of a packet is passed on as such.
+		s2 := e.nic.Datagrams().Sender()
+		_, payload := s2.Datagram(e.path(t, addrs[1]), 100)
+		clear(payload)
+		s2.Flush()
+		synctest.Wait()
+		copy(frame, b.port.MAC())
+		for n := 14; n <= len(frame); n++ {
+			b.got = nil
+			write(frame[:n])
+			if left := n - 14 - 28; left <= 0 && len(b.got) > 0 || left > 0 &&
+				(len(b.got) != 1 || len(b.got[0].Payload) != left || b.got[0].Truncated != (left < 100)) {
+				t.Errorf("%d bytes of a frame: %+v", n, b.got)
+			}
+		}
 		b.nic.Datagrams().Receive(nil)
 		write(frame)
 		if n := b.nic.Counters().RxDropped; n != 1 {

@@ -77,7 +77,7 @@ func bounded(t *testing.T, most uint64, run func()) {
 
 func fuzzPackets(t *testing.T, s script, service verbs.QPType) {
 	c := config{service: service, mtu: verbs.MTU256, size: 2048, timeout: 1, retry: 1, rnr: 2, minRNR: 1, rd: 2, destRD: 2, maxWR: 8,
-		rqPSN: 1<<24 - 3, sqPSN: 1<<24 - 3}
+		rqPSN: 1<<24 - 3, sqPSN: 1<<24 - 3, trimmedDSCP: trimmedDSCP}
 	r := newRig(t, c)
 	z := &fuzz{t: t, r: r}
 	z.secret = fill(4096, 5)
@@ -97,12 +97,19 @@ func fuzzPackets(t *testing.T, s script, service verbs.QPType) {
 		case 6, 7, 8, 9:
 			z.respond(&s)
 		case 10:
-			if s.n(8) == 0 { // with a new connection
+			switch z.trims = true; s.n(8) {
+			case 0: // with a new connection
 				z.end()
 				r.modify(verbs.StateReset)
 				r.connect()
+				z.trims = false
 				z.begin()
+			case 1, 2, 3:
+				z.respond(&s)
+			default:
+				z.send(&s)
 			}
+			z.trims = false
 		default:
 			z.send(&s)
 		}
@@ -128,6 +135,7 @@ type fuzz struct {
 	secretMR, readableMR *verbs.MR
 
 	marks             bool // the peer marks its packets
+	trims             bool // a switch trims the next packet
 	request, response int  // PSNs that are probably next
 	top               int  // one past the highest PSN of the peer's requests
 	posted, complete  [2]uint64
@@ -205,9 +213,13 @@ func (z *fuzz) send(s *script) {
 		z.top = max(z.top, psn+1)
 		p.Reserved7 = choose(s, p.Reserved7, p.Reserved7, p.Reserved7, p.Reserved7, p.Reserved7, p.Reserved7, m.Newest(), m.Again(), 0)
 	}
-	if s.n(8) == 0 {
+	switch {
+	case z.trims:
+		z.giveTrimmed(s, p)
+		return
+	case s.n(8) == 0:
 		r.giveFrame(p, p, p)
-	} else {
+	default:
 		r.give(p)
 	}
 	if psn == z.request {
@@ -245,8 +257,22 @@ func (z *fuzz) respond(s *script) {
 			p.Payload = z.sack(s)
 		}
 	}
+	if z.trims {
+		z.giveTrimmed(s, p)
+		return
+	}
 	r.give(p)
 	z.response = psn + 1
+}
+
+// giveTrimmed passes on what a switch leaves of a packet. It changes no memory.
+func (z *fuzz) giveTrimmed(s *script, p wire.Packet) {
+	was := bytes.Clone(z.r.buf)
+	d := z.r.trimmed(p, min(p.Size(), choose(s, 12, 24, 40, 13, 11, 1)))
+	z.r.port.receive(d)
+	if !bytes.Equal(z.r.buf, was) {
+		z.t.Fatal("a trimmed packet has changed memory")
+	}
 }
 
 // sack returns a selective acknowledgement with any items, usually with an end.

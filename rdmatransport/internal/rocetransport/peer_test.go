@@ -38,6 +38,7 @@ type config struct {
 	goBackN     bool
 	strictICRC  bool
 	rxeFlush    bool
+	trimmedDSCP uint8
 	dcqcn       *roce.DCQCN
 	byDelay     *roce.ByDelay
 	stopAt      verbs.QPState // leave the QP in this state
@@ -144,7 +145,8 @@ func newRig(t testing.TB, c config) *rig {
 	r.port2 = &port{t: t, gids: []netip.Addr{linkLocal}}
 	r.dev = must(rdmatransport.Open(&host{ports: []*port{r.port, r.port2}},
 		&rdmatransport.Config{RoCE: roce.Config{SelectiveRepeat: !c.goBackN, DCQCN: c.dcqcn,
-			ByDelay: c.byDelay, StrictICRC: c.strictICRC, RxeFlush: c.rxeFlush}}))
+			ByDelay: c.byDelay, StrictICRC: c.strictICRC, RxeFlush: c.rxeFlush,
+			TrimmedDSCP: c.trimmedDSCP}}))
 	r.pd = must(r.dev.AllocPD())
 	r.scq = must(r.dev.CreateCQ(c.cqe, nil))
 	r.rcq = must(r.dev.CreateCQ(c.cqe, nil))

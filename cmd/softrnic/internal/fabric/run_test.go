@@ -105,6 +105,24 @@ func TestLosses(t *testing.T) {
 	}
 }
 
+// TestTrim: what finds no room is trimmed and repeated at once. So flows end sooner than with drops,
+// and without probes.
+func TestTrim(t *testing.T) {
+	for _, workload := range []string{"incast:size=100kB", "storage:clients=1,servers=7,size=100kB,reads=7,depth=7"} {
+		args := []string{star, "--workload", workload, "--set=switch.queue=50kB", "--set=rdma.selective_repeat=true", "--verify"}
+		drops, trims := summaryOf(t, args...), summaryOf(t, append(args, "--set=switch.trim.dscp=12")...)
+		if drops.Packets.Dropped == 0 || drops.Packets.Trimmed > 0 || trims.Packets.Dropped > 0 || trims.Packets.Trimmed == 0 ||
+			trims.Flows.Done != 7 || trims.Corrupt > 0 || trims.Counters["tail_probes"] > 0 || trims.Counters["selective_repeats"] == 0 ||
+			trims.FCT.Mean >= drops.FCT.Mean {
+			t.Errorf("%s: with drops %+v\nand without %+v", workload, drops, trims)
+		}
+	}
+	text := runFabric(t, star, "--workload=incast:size=100kB", "--set=switch.queue=50kB", "--set=switch.trim.size=128")
+	if !strings.Contains(text, " trimmed,") {
+		t.Error(text)
+	}
+}
+
 // TestIdeal: a flow alone takes the ideal time.
 func TestIdeal(t *testing.T) {
 	for _, topology := range []string{"star:hosts=2", "dumbbell:hosts=2,uplink_rate=10G",

@@ -21,6 +21,11 @@ const (
 	// (kPacketThreshold of RFC 9002 §6.1.1).
 	LossEvidence = 3
 
+	// trimmedWindow takes the place of MinWindow if packets are trimmed, in place of dropped. Senders
+	// of an incast then fit more of what they send into the queue. With one packet less, none could be
+	// found lost by later ones.
+	trimmedWindow = LossEvidence + 1
+
 	// A probe waits for an answer that was requested: for the longest likely round trip (RFC 6298 §2),
 	// and for as long as answers are late at times (LateAnswers). RFC 9002 §6.2.1 has the peer's
 	// max_ack_delay in that place, which RoCE's peers do not tell. With processes and timers that are

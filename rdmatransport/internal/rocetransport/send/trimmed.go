@@ -33,6 +33,7 @@ func (s *State) trimmed(psn uint32) {
 		return
 	}
 	if at := s.board.at(psn); at.unknown() && !at.is(answer) {
+		s.window.allowSmall()
 		s.loseTrimmed(psn)
 	}
 }

@@ -48,6 +48,10 @@ func (w *window) clamp(size uint32) uint16 {
 	return uint16(min(max(size, uint32(w.least)), uint32(w.most)))
 }
 
+// allowSmall lets the window become smaller than the controller's smallest. The peer says at once
+// which packets are trimmed, so that no later packets need to show it.
+func (w *window) allowSmall() { w.least = min(w.least, trimmedWindow) }
+
 // The controller's responses to events, for set.
 func (w *window) onAck(acked uint32) uint32 { return w.controller.OnAck(uint32(w.size), acked) }
 func (w *window) onLoss(lost uint32) uint32 { return w.controller.OnLoss(uint32(w.size), lost) }
