@@ -81,7 +81,8 @@ func (r *responder) lose() {
 }
 
 // owes checks the acknowledgement that is due, and sends it: "ACK 9", "NAK 10" (or RNR, or its
-// syndrome), "SACK 10 [1 2]", or "".
+// syndrome), "SACK 10 [1 2]",
+// "trimmed 10 2 true", or "".
 func (r *responder) owes(want string) {
 	r.t.Helper()
 	owed := r.Owed()
@@ -90,6 +91,9 @@ func (r *responder) owes(want string) {
 	case Nothing:
 	case SACK:
 		got = fmt.Sprintf("SACK %d %v", r.PSN(), sacktest.Distances(r.SACK()))
+	case TrimmedSACK:
+		n, is := r.TrimmedSACK().Trimmed()
+		got = fmt.Sprintf("trimmed %d %d %v", r.PSN(), n, is)
 	case Ack:
 		got = fmt.Sprint("ACK ", r.AckPSN())
 	default:
