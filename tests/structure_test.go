@@ -112,20 +112,20 @@ var fileOrder = map[string][]string{
 		"state.go", "cursor.go", "params.go", "segment.go", "reads.go", "phase.go", "counters.go",
 	},
 	"rdmatransport/internal/rocetransport": {
-		"hostleft.go", "multicast.go", "receive.go", "completer.go", "flush.go", "deferred.go", "qp.go", "placed.go",
+		"hostleft.go", "multicast.go", "receive.go", "trimmed.go", "completer.go", "flush.go", "deferred.go", "qp.go", "placed.go",
 		"direct.go", "senddue.go", "uc.go", "ud.go", "delayed.go", "requester.go", "bydelay.go", "gsi.go",
 		"xrc.go", "response.go", "identification.go", "timer.go", "responder.go", "backpressure.go", "outcome.go",
 		"trace.go", "local.go", "config.go", "notification.go", "packet.go", "path.go", "pacing.go", "params.go",
 		"engine.go", "dcqcn.go", "opcodes.go", "counters.go",
 	},
 	"rdmatransport/internal/rocetransport/send": {
-		"next.go", "retransmit.go", "acknowledge.go", "selective.go", "state.go", "trace.go", "mode.go", "window.go", "delay.go",
+		"next.go", "retransmit.go", "acknowledge.go", "trimmed.go", "selective.go", "state.go", "trace.go", "mode.go", "window.go", "delay.go",
 		"basertt.go", "congestion.go",
 		"ackfreq.go", "loss.go", "scoreboard.go", "queue.go", "flight.go", "credits.go", "reads.go", "rtt.go", "rttsamples.go", "alarm.go",
 		"lateness.go", "probe.go", "retry.go", "cork.go", "params.go",
 	},
 	"rdmatransport/internal/rocetransport/receive": {
-		"request.go", "respond.go", "state.go", "verdict.go", "rnr.go", "early.go", "store.go", "expected.go", "acks.go",
+		"request.go", "respond.go", "state.go", "verdict.go", "rnr.go", "early.go", "trimmed.go", "store.go", "expected.go", "acks.go",
 		"history.go", "pending.go", "pace.go", "params.go",
 	},
 }

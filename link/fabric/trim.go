@@ -5,13 +5,12 @@ import "github.com/softrnic/softrnic/link/checksum"
 // Trim cuts packets of RoCEv2 to their headers, instead of dropping them (Handley et al.,
 // Re-architecting datacenter networks and stacks for low latency and high performance, SIGCOMM
 // 2017). What is left has a DSCP that says so, and queues in class 7. If that has no room either,
-// it is dropped. The receiver learns at once what is lost ([roce.Config.TrimmedDSCP]).
+// it is dropped. The receiver learns at once what is lost, if the TrimmedDSCP of its roce.Config is
+// this DSCP.
 //
 // As with SONiC's packet trimming, the lengths in the IP and UDP headers stay those of the whole
 // packet, and only lossy classes trim. Acknowledgements and CNPs are not trimmed, nor are packets
 // of up to twice Size, since that would gain little.
-//
-// [roce.Config.TrimmedDSCP]: https://pkg.go.dev/github.com/softrnic/softrnic/rdmatransport/roce#Config
 type Trim struct {
 	// DSCP is that of trimmed packets, and the sender's packets have others; 0: nothing is trimmed.
 	DSCP uint8

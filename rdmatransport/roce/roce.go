@@ -71,13 +71,13 @@ type Config struct {
 	// share queues fairly with others that do. It is for long paths, on which DCQCN reacts late to
 	// the marks of switches. &ByDelay{} has the default parameters. Nil disables it.
 	ByDelay *ByDelay
-	// TrimmedDSCP is for networks whose switches trim packets: they cut a packet for which they have no
-	// room to its headers, and give it this DSCP, in place of dropping it. The receiver tells the
+	// TrimmedDSCP is for networks whose switches trim packets: they cut a packet for which they have
+	// no room to its headers, and give it this DSCP, in place of dropping it. The receiver tells the
 	// sender at once which packet is missing, without a gap or a timeout. It takes a packet that has
 	// lost its end, or whose ICRC is wrong, for a trimmed one if it has the DSCP. As nothing protects
 	// such a packet, it is only a hint: it causes an answer, or a READ to be repeated. With DCQCN it
 	// counts as marked. With SelectiveRepeat on both sides, one packet is retransmitted for each
-	// trimmed one. 0 is none.
+	// trimmed one. No other packets may have this DSCP. 0 is none.
 	TrimmedDSCP uint8
 	// StrictICRC is for network stacks that do not see IP headers, such as the kernel's sockets. It
 	// refuses every IPv4 packet with an identification other than 0 to 63, the values of hosts with

@@ -35,8 +35,8 @@ type Packet struct {
 // be reused.
 func (p *Packet) Parse(b []byte) error { return p.parse(b, b) }
 
-// ParseTrimmed parses the BTH of a packet that may have lost its end, and nothing else: a switch has
-// trimmed it. Nothing protects what it says. The error is ErrShort, ErrVersion or ErrOpcode.
+// ParseTrimmed parses the BTH of a packet that may have lost its end, and nothing else: a switch
+// has trimmed it. Nothing protects what it says. The error is ErrShort, ErrVersion or ErrOpcode.
 func (p *Packet) ParseTrimmed(b []byte) error {
 	if len(b) < BTHLen {
 		return ErrShort

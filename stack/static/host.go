@@ -228,7 +228,8 @@ func (h *Host) parse(b []byte, d *stack.Datagram) bool {
 	switch {
 	case binary.BigEndian.Uint16(ip[ipLen+2:]) != stack.RoCEPort || netip.AddrFrom4([4]byte(ip[16:])) != h.cfg.Addr:
 		return false
-	case total != ipLen+length || length < udpLen || total > len(ip) && len(ip) == ipLen+udpLen, isFragment, checksum.Sum(ip[:ipLen], 0) != 0xffff:
+	case total != ipLen+length || length < udpLen || total > len(ip) && len(ip) == ipLen+udpLen, isFragment,
+		checksum.Sum(ip[:ipLen], 0) != 0xffff:
 		h.counters.malformed.Add(1)
 		return false
 	}

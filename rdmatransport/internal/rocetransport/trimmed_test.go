@@ -121,8 +121,8 @@ func TestTrimmedGoBack(t *testing.T) {
 	})
 }
 
-// TestTrimmedHints: what is wrong about a trimmed packet, or what anyone may forge, changes nothing,
-// and is not answered.
+// TestTrimmedHints: what is wrong about a trimmed packet, or what anyone may forge, changes
+// nothing, and is not answered.
 func TestTrimmedHints(t *testing.T) {
 	span := int(receive.Span(send.DefaultWindow, 1024))
 	for _, c := range []struct {

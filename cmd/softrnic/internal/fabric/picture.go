@@ -149,7 +149,8 @@ func (r *run) about(p *network.Port) string {
 	for _, n := range []struct {
 		count uint64
 		name  string
-	}{{c.Dropped, "dropped"}, {c.Trimmed, "trimmed"}, {c.Lost, "lost"}, {c.Flushed, "lost in a restart"}, {c.Marked, "marked"}, {c.Pauses, "pauses"}} {
+	}{{c.Dropped, "dropped"}, {c.Trimmed, "trimmed"}, {c.Lost, "lost"},
+		{c.Flushed, "lost in a restart"}, {c.Marked, "marked"}, {c.Pauses, "pauses"}} {
 		if n.count > 0 {
 			text += fmt.Sprintf(", %d %s", n.count, n.name)
 		}

@@ -105,8 +105,8 @@ func TestLosses(t *testing.T) {
 	}
 }
 
-// TestTrim: what finds no room is trimmed and repeated at once. So flows end sooner than with drops,
-// and without probes.
+// TestTrim: what finds no room is trimmed and repeated at once. So flows end sooner than with
+// drops, and without probes.
 func TestTrim(t *testing.T) {
 	for _, workload := range []string{"incast:size=100kB", "storage:clients=1,servers=7,size=100kB,reads=7,depth=7"} {
 		args := []string{star, "--workload", workload, "--set=switch.queue=50kB", "--set=rdma.selective_repeat=true", "--verify"}

@@ -33,7 +33,8 @@ var (
 		{networkDesc("bytes", "Bytes of these, with preamble, FCS and gap."), func(n *fabric.PortCounters) uint64 { return n.Bytes }},
 		{networkDesc("marked_packets", "Packets marked with Congestion Experienced."), func(n *fabric.PortCounters) uint64 { return n.Marked }},
 		{networkDesc("dropped_packets", "Packets lost for want of room."), func(n *fabric.PortCounters) uint64 { return n.Dropped }},
-		{networkDesc("trimmed_packets", "Packets cut to their headers for want of room."), func(n *fabric.PortCounters) uint64 { return n.Trimmed }},
+		{networkDesc("trimmed_packets", "Packets cut to their headers instead of dropped."),
+			func(n *fabric.PortCounters) uint64 { return n.Trimmed }},
 		{networkDesc("pauses", "Times that the neighbour has paused a class (PFC)."), func(n *fabric.PortCounters) uint64 { return n.Pauses }},
 	}
 	networkLabels = []string{"node", "peer"}

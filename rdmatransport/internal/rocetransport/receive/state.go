@@ -18,8 +18,9 @@
 // order: request.go handles request packets, and respond.go selects the packets to send. Both work
 // on State (state.go), which consists of expected.go, the packet that is expected next; verdict.go,
 // whether a NAK is due; rnr.go, the wait after an RNR NAK; early.go, whether early packets are
-// kept, store.go, where, and trimmed.go, what switches have trimmed; acks.go, the acknowledgement that is due; pending.go, the queued
-// responses; history.go, earlier responses; and pace.go, the rate of READ responses.
+// kept; trimmed.go, what switches have left of packets; store.go, where early packets are kept;
+// acks.go, the acknowledgement that is due; pending.go, the queued responses; history.go, earlier
+// responses; and pace.go, the rate of READ responses.
 package receive
 
 import (

@@ -12,11 +12,11 @@
 // A State has no lock of its own. The owner's lock protects it.
 //
 // Each concern has its own file, and each field is written only in the file that declares it. In
-// order: State handles the events (state.go, next.go, acknowledge.go, selective.go, retransmit.go).
+// order: State handles the events (state.go, next.go, acknowledge.go, trimmed.go, selective.go,
+// retransmit.go).
 // It consists of queue.go, the requests and the cursor; flight.go, the PSNs in flight; window.go
 // and congestion.go, the window, and delay.go and basertt.go, its control by delay; scoreboard.go
-// and loss.go, the missing packets, and trimmed.go, those of which a switch has left the headers;
-// ackfreq.go, when to request an acknowledgement; credits.go,
+// and loss.go, the missing packets; ackfreq.go, when to request an acknowledgement; credits.go,
 // end-to-end flow control; reads.go, outstanding READs; rtt.go and rttsamples.go, the round-trip
 // time; lateness.go, what to allow for processes that are scheduled late; alarm.go, probe.go and
 // retry.go, timeouts; cork.go, requests that may wait to share a frame; mode.go, the mode of
