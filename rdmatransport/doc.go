@@ -54,6 +54,7 @@
 //	direct_msgs          RoCE messages copied from memory to memory, without packets
 //	selective_repeats    packets (of READs, requests) retransmitted alone, by selective repeat
 //	tail_probes          packets retransmitted as probes
+//	trimmed_packets      packets that a switch has cut to their headers, and that caused an answer
 //	suspect_requests     request packets dropped because they may be forged
 //	malformed_packets    packets dropped because their headers do not parse
 //	icrc_errors          packets dropped for a wrong ICRC, as after a NAT (which iWARP passes)

@@ -39,8 +39,8 @@ func newExperiment(t *testing.T) *experiment {
 // result is the part of softrnic fabric run --json that the reports have.
 type result struct {
 	Flows     struct{ Planned, Done, Failed, Unfinished int }
-	Packets   struct{ Sent, Dropped, Marked, Pauses uint64 }
-	FCT       struct{ Mean, P50, Max float64 } `json:"fct_us"`
+	Packets   struct{ Sent, Dropped, Trimmed, Marked, Pauses uint64 }
+	FCT       struct{ Mean, P50, P99, Max float64 } `json:"fct_us"`
 	Workloads []struct {
 		Took float64 `json:"took_us"`
 	}
