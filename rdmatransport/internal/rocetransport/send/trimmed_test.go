@@ -64,7 +64,7 @@ func TestTrimmed(t *testing.T) {
 			}
 		}},
 		{"the window becomes small", func(r *requester) {
-			for i := range uint32(2000) {
+			for i := range uint32(100) {
 				r.trimmed(0, i%12)
 				r.send()
 			}
@@ -75,6 +75,7 @@ func TestTrimmed(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRequester(t)
+			r.Begin(&Connection{MTU: 1024, Path: pathOf(16, 4, Conservation{})}) // which is quick to compare
 			r.peer(true)
 			r.post(Write, 12)
 			r.send()
@@ -135,6 +136,7 @@ func TestTrimmedAnswer(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRequester(t)
+			r.Begin(&Connection{MTU: 1024, Path: pathOf(16, 4, Conservation{})})
 			r.post(Write, 1)
 			r.post(Read, 5)
 			r.post(Atomic, 1)
