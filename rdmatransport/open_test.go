@@ -55,6 +55,7 @@ func TestOpenRefuses(t *testing.T) {
 		{host, dcqcn(roce.DCQCN{RateReduceMonitorPeriod: -1}), "RoCE.DCQCN.RateReduceMonitorPeriod -1ns", "1ns to 1h0m0s"},
 		{host, dcqcn(roce.DCQCN{InitialAlphaValue: 1025}), "RoCE.DCQCN.InitialAlphaValue 1025", "1 to 1024"},
 		{host, dcqcn(roce.DCQCN{RateToSetOnFirstCNP: -1}), "RoCE.DCQCN.RateToSetOnFirstCNP -1", "1 to"},
+		{host, &config{RoCE: roce.Config{TrimmedDSCP: 64}}, "RoCE.TrimmedDSCP 64", "1 to 63"},
 		{host, dcqcn(roce.DCQCN{CNPDSCP: 64}), "RoCE.DCQCN.CNPDSCP 64", "1 to 63"},
 		{host, dcqcn(roce.DCQCN{CNP802PPrio: 8}), "RoCE.DCQCN.CNP802PPrio 8", "1 to 7"},
 		{host, dcqcn(roce.DCQCN{MinTimeBetweenCNPs: -1}), "RoCE.DCQCN.MinTimeBetweenCNPs -1ns", "1ns to 1h0m0s"},
