@@ -324,7 +324,6 @@ func TestProbeSentLater(t *testing.T) {
 
 // TestRNRWaitAfterProbe: an RNR wait is not taken for lateness.
 func TestRNRWaitAfterProbe(t *testing.T) {
-	const us = time.Microsecond
 	d := newDevice(t, true)
 	d.post(Read, 1)
 	d.post(Send, 1)
