@@ -20,6 +20,9 @@ func (r *retries) onTimeoutOrNAK(limit uint8) bool {
 	return true
 }
 
+// left returns how many timeouts and sequence NAKs may still follow.
+func (r *retries) left(limit uint8) int { return int(limit) - int(r.timeoutsAndNAKs) }
+
 // onRNRNAK counts an RNR NAK. It returns false if the limit is reached. The NAK proves the peer
 // alive, so the count for retry_cnt restarts.
 func (r *retries) onRNRNAK(limit uint8) bool {

@@ -57,7 +57,7 @@ func (s *State) OnTrimmedAnswer(psn uint32, selective bool) (o Outcome, used boo
 	}
 	if !selective {
 		// Earlier responses may still arrive. The last retry is not for hints.
-		if psn != s.flight.una || s.mode.now != InOrder || s.retries.timeoutsAndNAKs >= s.limits.Retries {
+		if psn != s.flight.una || s.mode.now != InOrder || s.retries.left(s.limits.Retries) <= 1 {
 			return o, false
 		}
 		s.goBack(&o)

@@ -114,7 +114,14 @@ func TestTrimmedAnswer(t *testing.T) {
 		}},
 		{"not the last retry", func(r *requester) {
 			r.OnAck(1)
-			r.SetLimits(Limits{MaxReads: 2})
+			for _, retries := range []uint8{0, 1} {
+				r.SetLimits(Limits{MaxReads: 2, Retries: retries})
+				r.hint(1, false, false)
+			}
+			r.SetLimits(Limits{MaxReads: 2, Retries: 2, Timeout: 100 * time.Millisecond})
+			r.hint(1, false, true)
+			r.send()
+			r.until(WentBack)
 			r.hint(1, false, false)
 		}},
 		{"not more than the peer's packets at a time", func(r *requester) {
