@@ -201,13 +201,42 @@ func TestProbesStayFew(t *testing.T) {
 	}
 }
 
-// TestLossesInTurn: a probe waits no longer because of earlier ones that were answered in time.
+// TestLossesInTurn: a probe waits no longer because of earlier ones that were answered in time,
+// except each fourth, which finds out whether the peer has become slower.
 func TestLossesInTurn(t *testing.T) {
 	for _, selective := range []bool{false, true} {
 		d := newDevice(t, selective)
-		for range 10 {
-			if wait := d.answerProbe(100 * time.Microsecond); wait != 150*time.Microsecond {
-				t.Errorf("selective %t: a probe waits %v", selective, wait)
+		for i := range 20 {
+			want := 150 * time.Microsecond
+			if i > 0 && i%mostUsual == 0 {
+				want *= 2
+			}
+			if wait := d.answerProbe(100 * time.Microsecond); wait != want {
+				t.Errorf("selective %t: probe %d waits %v, want %v", selective, i, wait, want)
+			}
+		}
+	}
+}
+
+// TestSlowerPeer: a peer whose round trips become longer, whatever by, is not probed for ever. Its
+// answers come as soon after a probe as if they were the probe's.
+func TestSlowerPeer(t *testing.T) {
+	const us = time.Microsecond
+	for _, selective := range []bool{false, true} {
+		for after := 110 * us; after < 10000*us; after += after / 8 {
+			d := newDevice(t, selective)
+			for range 100 {
+				d.answer(after)
+			}
+			if d.probes > 25 {
+				t.Errorf("selective %t: %d probes of 100 answers after %v", selective, d.probes, after)
+			}
+			d.probes = 0
+			for range 50 {
+				d.answer(after)
+			}
+			if d.probes > 0 {
+				t.Errorf("selective %t: %d further probes of 50 answers after %v", selective, d.probes, after)
 			}
 		}
 	}

@@ -20,8 +20,7 @@ type rtt struct {
 	shortest uint16        // eighths of all round trips, or the most that fit, 8 ms
 	await    awaited
 	// How many were measured since a probe, up to sampled. Beyond, the rest is how many packets are
-	// not to be measured next. A negative turn is how many times the probe timeout was doubled since
-	// the peer was prompt: none was measured since.
+	// not to be measured next. If none was measured since a probe, turn is what setProbes says.
 	turn int8
 }
 
@@ -51,6 +50,7 @@ func (e eighths) duration() time.Duration { return time.Duration(e) * eighth }
 const (
 	sampled     = 16
 	mostDoubled = 20 // a microsecond becomes a second, and an hour does not overflow
+	mostUsual   = 4  // see endProbe
 )
 
 func (t *rtt) reset() { *t = rtt{} }
@@ -120,13 +120,17 @@ func (t *rtt) probeTimeout(first time.Duration) time.Duration {
 	return min(min(first, time.Hour)<<t.doubled(), time.Hour)
 }
 
-// doubled returns how many times the probe timeout was doubled since the peer was prompt.
-func (t *rtt) doubled() int8 { return max(-t.turn, 0) }
+// setProbes records, with no round trip measured since, how many times the probe timeout was
+// doubled since the peer was prompt, and how many probes in turn were answered as usual.
+func (t *rtt) setProbes(doubled, usual int8) { t.turn = -(mostUsual*doubled + usual) }
+
+func (t *rtt) doubled() int8 { return max(-t.turn, 0) / mostUsual }
+func (t *rtt) usual() int8   { return max(-t.turn, 0) % mostUsual }
 
 // backOff doubles the probe timeout until the next measurement, which is to come soon, or until a
 // probe is answered in time. The peer may have become slower (RFC 6298 §5.5).
 func (t *rtt) backOff() {
-	t.turn = -min(t.doubled()+1, mostDoubled)
+	t.setProbes(min(t.doubled()+1, mostDoubled), t.usual())
 }
 
 // dueProbe says that a probe is to be sent. A measurement is abandoned.
@@ -142,8 +146,10 @@ func (t *rtt) sentProbe(now time.Duration) { t.start, t.await = now, probeSent }
 //     of the shortest round trip, also if queues have become empty, unless it answers an earlier
 //     probe.
 //   - After the longest likely round trip it is late, even if it is the answer to the probe.
-//   - Otherwise the probe was answered as usual. The peer has not become slower, and the next probe
-//     need not wait longer: where many packets are lost, none may be measured for a while.
+//   - Otherwise the probe was answered as usual. The next probe need not wait longer: where many
+//     packets are lost, none may be measured for a while. But it may also be a late answer to a packet
+//     before the probe, if round trips have become longer by about a probe timeout. So after the last
+//     of mostUsual in turn the next one does wait longer, and a slower peer's round trip is measured.
 func (t *rtt) endProbe(now, since time.Duration) (late time.Duration, known bool) {
 	sent, after, likely := t.await == probeSent, now-t.start, t.likely()
 	t.cancel()
@@ -155,6 +161,10 @@ func (t *rtt) endProbe(now, since time.Duration) (late time.Duration, known bool
 	case after > likely:
 		return after - likely, true
 	}
-	t.turn = 0
+	if usual := t.usual() + 1; usual < mostUsual {
+		t.setProbes(0, usual)
+	} else {
+		t.setProbes(t.doubled(), 0)
+	}
 	return 0, false
 }
