@@ -63,13 +63,12 @@ func (s *State) OnAcknowledged(owed Owed) {
 	switch owed {
 	case NAK, LastNAK:
 		s.verdict.on(onSent)
-		if s.early != nil {
-			s.early.trimmed.reported()
-		}
-	case TrimmedSACK:
-		s.early.trimmed.reported()
 	case SACK:
 		s.early.kept.setReported()
+		return // a TrimmedSACK may follow
+	}
+	if s.early != nil {
+		s.early.trimmed.reported()
 	}
 }
 

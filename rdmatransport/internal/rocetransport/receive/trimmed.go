@@ -82,7 +82,8 @@ func (t *trimmed) sack(expected uint32) wire.Sack {
 	return wire.AppendTrimmed(t.text[:0], uint32(wire.PSNDiff(t.psn, expected)))
 }
 
-// reported records that the report was sent, or a NAK that makes it needless.
+// reported records that the report was sent, or another acknowledgement that makes it needless.
+// After 2^23 packets its PSN would be ahead again.
 func (t *trimmed) reported() {
 	if t.state == toReport {
 		t.state = noneTrimmed

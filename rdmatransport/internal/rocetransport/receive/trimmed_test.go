@@ -40,6 +40,14 @@ func TestTrimmed(t *testing.T) {
 			r.execute(r.newest)
 			r.owes("")
 		}},
+		{"it has arrived meanwhile, and PSNs wrap", func(r *responder) {
+			r.trimmed(10, newest)
+			r.execute(r.newest)
+			r.OnAckRequest()
+			r.owes("ACK 10")
+			r.OnExecutedRun(1 << 23)
+			r.owes("")
+		}},
 		{"after a list of kept packets", func(r *responder) {
 			r.lose()
 			r.ask(15)
