@@ -50,7 +50,7 @@ func (e eighths) duration() time.Duration { return time.Duration(e) * eighth }
 const (
 	sampled     = 16
 	mostDoubled = 20 // a microsecond becomes a second, and an hour does not overflow
-	mostUsual   = 4  // see endProbe
+	mostUsual   = 6  // see endProbe; with mostDoubled, turn holds both
 )
 
 func (t *rtt) reset() { *t = rtt{} }
