@@ -33,6 +33,9 @@ func (s *State) trimmed(psn uint32) {
 		return
 	}
 	if at := s.board.at(psn); at.unknown() && !at.is(answer) {
+		if s.rtt.probing() {
+			s.learn()
+		}
 		s.window.allowSmall()
 		s.loseTrimmed(psn)
 	}
@@ -46,8 +49,9 @@ func (s *State) loseTrimmed(psn uint32) {
 }
 
 // OnTrimmedAnswer handles a READ response that has lost its end and its ICRC on the way. selective
-// is that of OnResponse. It is a hint: anyone can forge it. So it changes nothing but that the
-// response is requested again. It returns false if it does not even do that.
+// is that of OnResponse. It is a hint: anyone can forge it. So nothing counts as answered. The
+// response is requested again, and the window becomes smaller, as for any loss. Going back also
+// uses a retry. It returns false if nothing is requested.
 func (s *State) OnTrimmedAnswer(psn uint32, selective bool) (o Outcome, used bool) {
 	if !s.flight.has(psn) || s.mode.is(Failed) || s.alarm.isSet(RNRWaitEnd) || s.mode.selective && !selective {
 		return o, false
@@ -68,6 +72,7 @@ func (s *State) OnTrimmedAnswer(psn uint32, selective bool) (o Outcome, used boo
 	if !at.is(answer) || !at.unknown() {
 		return o, false
 	}
+	s.rtt.cancel() // the response that comes is to what is sent now, not to a probe
 	s.loseTrimmed(psn)
 	return o, true
 }

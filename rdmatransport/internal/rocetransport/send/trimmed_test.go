@@ -84,6 +84,38 @@ func TestTrimmed(t *testing.T) {
 	}
 }
 
+// TestTrimmedProbe: what was trimmed after a probe, and is sent again, is not answered late.
+func TestTrimmedProbe(t *testing.T) {
+	for _, c := range []struct {
+		kind   Kind
+		report func(d *device)
+	}{
+		{Send, func(d *device) { d.trimmed(d.psn, 0) }},
+		{Read, func(d *device) { d.hint(d.psn, true, true) }},
+	} {
+		d := newDevice(t, true) // round trips of 100 µs
+		d.post(c.kind, 1)
+		d.send()
+		d.until(Probed)
+		d.send()
+		for range 10 {
+			d.now += 100 * time.Microsecond
+			c.report(d)
+			d.send()
+		}
+		d.now += 100 * time.Microsecond
+		if c.kind == Send {
+			d.OnAck(d.psn + 1)
+		} else if _, _, _, ok := d.OnAnswer(d.psn); ok {
+			d.OnAnswered(d.psn)
+		}
+		d.send()
+		if late := d.env.Answers.longest.Load(); !d.Idle() || late != 0 {
+			t.Errorf("kind %d: idle %t, late by %v", c.kind, d.Idle(), time.Duration(late))
+		}
+	}
+}
+
 // TestTrimmedAnswer: a READ response that was trimmed is asked for again.
 func TestTrimmedAnswer(t *testing.T) {
 	for _, c := range []struct {
