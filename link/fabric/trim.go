@@ -12,7 +12,8 @@ import "github.com/softrnic/softrnic/link/checksum"
 // packet, and only lossy classes trim. Acknowledgements and CNPs are not trimmed, nor are packets
 // of up to twice Size, since that would gain little.
 type Trim struct {
-	// DSCP is that of trimmed packets, and the sender's packets have others; 0: nothing is trimmed.
+	// DSCP is what trimmed packets get in place of theirs. Hosts should send none with it. 0: nothing
+	// is trimmed.
 	DSCP uint8
 	// Size is what is left of a frame, in bytes without FCS; 0 means 98, the headers of the longest
 	// ones that have data: Ethernet, IPv6, UDP, BTH, XRCETH, RETH and immediate data. The least is

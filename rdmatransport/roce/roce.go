@@ -77,7 +77,8 @@ type Config struct {
 	// lost its end, or whose ICRC is wrong, for a trimmed one if it has the DSCP. As nothing protects
 	// such a packet, it is only a hint: it causes an answer, or a READ to be repeated. With DCQCN it
 	// counts as marked. With SelectiveRepeat on both sides, one packet is retransmitted for each
-	// trimmed one. No other packets may have this DSCP. 0 is none.
+	// trimmed one. No other packets may have this DSCP. The kernel's sockets pass on no packets whose
+	// lengths say that the end is missing, so there the switches must set the lengths. 0 is none.
 	TrimmedDSCP uint8
 	// StrictICRC is for network stacks that do not see IP headers, such as the kernel's sockets. It
 	// refuses every IPv4 packet with an identification other than 0 to 63, the values of hosts with

@@ -41,8 +41,9 @@ func TestTrimming(t *testing.T) {
 Trimming is that of Handley et al., Re-architecting datacenter networks and stacks for low latency and high performance, SIGCOMM 2017 (NDP),
 and of SONiC's switches. NDP's receivers pull packets, which these devices do not, so its numbers are no comparison. 100 Gbit/s, no PFC,
 queues of 100 kB for each class, selective repeat unless it says go-back-N, on average of three seeds. Times are in µs. An incast has
-256 KiB from each host to host 0, storage has READs of 256 KiB by one client from each server, and the permutation has 1 MB from each of 32
-hosts, on 4 leaves and 4 spines. DCQCN has the parameters of its paper, and marks between 40 and 160 kB.
+256 KiB from each host to host 0, and is the same with each seed, except with DCQCN. Storage has READs of 256 KiB by one client from each
+server, and the permutation has 1 MB from each of 32 hosts, on 4 leaves and 4 spines. DCQCN has the parameters of its paper, and marks
+between 40 and 160 kB.
 
 | | no room | FCT, average | FCT, 99 % | dropped or trimmed | single repeats | times back | probes |
 |---|---|---|---|---|---|---|---|
