@@ -466,3 +466,46 @@ func TestNVMeEvents(t *testing.T) {
 	}
 	ok(t, tgt.Close())
 }
+
+// lateDisk is a Backend whose reads take as many milliseconds as there are blocks of 4 KiB before
+// them.
+type lateDisk struct {
+	*target.Memory
+	clock verbs.Clock
+}
+
+func (d *lateDisk) ReadAt(p []byte, off int64) (int, error) {
+	passed, _ := d.clock.NewTimer(time.Duration(off>>12) * time.Millisecond)
+	d.clock.Park(func() bool { return len(passed) > 0 })
+	return d.Memory.ReadAt(p, off)
+}
+
+// TestNVMeGivenUp: the process that takes the completions of a queue gives up. Another one, whose
+// command is slower, takes them from then on.
+func TestNVMeGivenUp(t *testing.T) {
+	f := newFabric(t, &fabric.Config{Topology: fabric.Star(2)})
+	to, from := onStatic(t, f, f.Hosts()[0], roce.Config{}), onStatic(t, f, f.Hosts()[1], roce.Config{})
+	tgt := must(target.Listen(to.dev, ":4420", &target.Config{NQN: diskNQN, Transports: []verbs.Transport{verbs.RoCEv2},
+		Namespaces: []target.Namespace{{Backend: &lateDisk{target.NewMemory(diskSize), to.dev.Clock()}}}}))(t)
+	c := must(host.Dial(t.Context(), from.dev, to.h.Addr().String()+":4420", &host.Config{NQN: diskNQN, IOQueues: 1}))(t)
+	ns := must(c.Namespace(t.Context(), 1))(t)
+	const ms = time.Millisecond
+	began := f.Now()
+	// The first one takes the completions until its own, and then the last one, until it gives up.
+	for i, r := range []struct{ takes, within, ends time.Duration }{
+		{ms, time.Second, ms}, {20 * ms, time.Second, 20 * ms}, {30 * ms, 5 * ms, 5 * ms},
+	} {
+		from.h.Go(func(p *fabric.Process) {
+			p.Sleep(time.Duration(i) * time.Microsecond)
+			ctx, cancel := p.WithTimeout(context.Background(), r.within)
+			defer cancel()
+			_, err := ns.Read(ctx, make([]byte, 4096), int64(r.takes/ms)<<12)
+			if took := p.Now() - began; took < r.ends || took > r.ends+ms || (err == nil) != (r.takes < r.within) {
+				t.Errorf("read %d: %v after %v, want %v", i, err, took, r.ends)
+			}
+		})
+	}
+	ok(t, f.Wait(time.Minute))
+	ok(t, c.Close())
+	ok(t, tgt.Close())
+}

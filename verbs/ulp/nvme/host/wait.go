@@ -95,6 +95,7 @@ func (q *queue) leave(w *waiter, err error) error {
 	if i := slices.Index(q.waiting, w); i >= 0 {
 		q.forget(i)
 	}
+	q.wakeNext() // w may be the one that was woken
 	return err
 }
 
@@ -104,6 +105,11 @@ func (q *queue) handOver() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.attend()
+	q.wakeNext()
+}
+
+// wakeNext wakes a waiter, which takes poll if nobody has it. mu is held.
+func (q *queue) wakeNext() {
 	if n := len(q.waiting); n > 0 {
 		q.waiting[n-1].signal()
 	}
