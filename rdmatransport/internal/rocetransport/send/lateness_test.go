@@ -223,20 +223,20 @@ func TestLossesInTurn(t *testing.T) {
 func TestSlowerPeer(t *testing.T) {
 	const us = time.Microsecond
 	for _, selective := range []bool{false, true} {
-		for after := 110 * us; after < 10000*us; after += after / 8 {
+		for after := 110 * us; after < 10000*us; after += after / 6 {
 			d := newDevice(t, selective)
-			for range 100 {
+			for range 40 {
 				d.answer(after)
 			}
 			if d.probes > 30 {
-				t.Errorf("selective %t: %d probes of 100 answers after %v", selective, d.probes, after)
+				t.Errorf("selective %t: %d probes of 40 answers after %v", selective, d.probes, after)
 			}
 			d.probes = 0
-			for range 50 {
+			for range 20 {
 				d.answer(after)
 			}
 			if d.probes > 0 {
-				t.Errorf("selective %t: %d further probes of 50 answers after %v", selective, d.probes, after)
+				t.Errorf("selective %t: %d further probes of 20 answers after %v", selective, d.probes, after)
 			}
 		}
 	}
