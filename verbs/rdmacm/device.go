@@ -1,6 +1,7 @@
 package rdmacm
 
 import (
+	"cmp"
 	"io"
 	"maps"
 	"net/netip"
@@ -34,8 +35,9 @@ type deviceIDs struct {
 	stop func() // ends the calls of handleEvent
 
 	// protected by deviceTable.mu
-	ids  map[*ID]struct{}
-	gone bool // EventDeviceFatal was raised
+	ids   map[*ID]uint64 // their places in the order in which they began to watch
+	began uint64         // how many have
+	gone  bool           // EventDeviceFatal was raised
 
 	notifying sync.Mutex // held while the IDs handle an event; taken before their locks
 }
@@ -47,7 +49,7 @@ func (t *deviceTable) watch(op string, d *verbs.Device, id *ID) error {
 	defer t.mu.Unlock()
 	s := t.of[d]
 	if s == nil {
-		s = &deviceIDs{dev: d, ids: make(map[*ID]struct{})}
+		s = &deviceIDs{dev: d, ids: make(map[*ID]uint64)}
 		var err error
 		if s.stop, err = d.Watch(s.handleEvent); err != nil {
 			return &verbs.Error{Op: op, Err: err}
@@ -57,7 +59,10 @@ func (t *deviceTable) watch(op string, d *verbs.Device, id *ID) error {
 	if s.gone {
 		return errDeviceGone(op)
 	}
-	s.ids[id] = struct{}{}
+	if _, watches := s.ids[id]; !watches {
+		s.began++
+		s.ids[id] = s.began
+	}
 	return nil
 }
 
@@ -80,9 +85,14 @@ func (t *deviceTable) idsOf(d *verbs.Device) []*ID {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s := t.of[d]; s != nil {
-		return slices.Collect(maps.Keys(s.ids))
+		return s.inOrder()
 	}
 	return nil
+}
+
+// inOrder returns the IDs, always in the same order, as simulations need it. deviceTable.mu is held.
+func (s *deviceIDs) inOrder() []*ID {
+	return slices.SortedFunc(maps.Keys(s.ids), func(a, b *ID) int { return cmp.Compare(s.ids[a], s.ids[b]) })
 }
 
 // errDeviceGone returns the error of a call after DeviceRemoval.
@@ -103,7 +113,7 @@ func (s *deviceIDs) handleEvent(t verbs.AsyncEventType, _ uint8) {
 	}
 	devices.mu.Lock()
 	s.gone = s.gone || t == verbs.EventDeviceFatal
-	ids := slices.Collect(maps.Keys(s.ids))
+	ids := s.inOrder()
 	devices.mu.Unlock()
 	for _, id := range ids {
 		if t == verbs.EventDeviceFatal {

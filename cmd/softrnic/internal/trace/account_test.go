@@ -382,6 +382,8 @@ func TestAccount(t *testing.T) {
 	}
 	fragment := bytes.Clone(outer(17, ip[20:]))
 	fragment[6] = 0x20
+	trimmed := outer(17, ip[20:])[:20+8+12]
+	trimmed[1] = 10 << 2
 	for name, x := range map[string]struct {
 		b    []byte
 		is   kind
@@ -406,7 +408,7 @@ func TestAccount(t *testing.T) {
 		"VXLAN-GPE":       {ether(0x800, outer(17, udp(4790, make([]byte, 60)))), opaque, "VXLAN-GPE"},
 		"MACsec":          {ether(0x88e5, make([]byte, 40)), opaque, "MACsec, which may be encrypted"},
 		"a fragment":      {ether(0x800, fragment), opaque, "IP fragments"},
-		"trimmed":         {whole[:14+20+8+12], opaque, trimmedRoCE},
+		"trimmed":         {ether(0x800, trimmed), opaque, trimmedRoCE},
 		"a new EtherType": {ether(0x7777, make([]byte, 40)), opaque, "EtherType 0x7777"},
 		"a new protocol":  {ether(0x800, outer(200, make([]byte, 40))), opaque, "IP protocol 200"},
 	} {

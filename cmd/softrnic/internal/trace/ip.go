@@ -31,7 +31,7 @@ func (f *frame) ipv4(b []byte) {
 		f.bad("the IPv4 header length is impossible")
 	case binary.BigEndian.Uint16(b[10:]) != 0 && checksum.Sum(b[:n], 0) != 0xffff: // 0: offloaded
 		f.bad("the IPv4 header checksum is wrong")
-	case total > len(b) && !f.cut && b[9] == protoUDP && isTrimmed(b[n:], total-n):
+	case total > len(b) && !f.cut && b[9] == protoUDP && isTrimmed(b[1], b[n:], total-n):
 		f.opaque(trimmedRoCE)
 	case total < n || total > len(b) && !f.cut:
 		f.bad("the IPv4 total length is beyond the packet, or less than the header")
@@ -58,7 +58,7 @@ func (f *frame) ipv6(b []byte) {
 	if n == 0 && proto == 0 && !f.cut { // a superframe of more than 64 KiB (RFC 2675)
 		n = len(b)
 	}
-	if n > len(b) && !f.cut && proto == protoUDP && isTrimmed(b, n) {
+	if n > len(b) && !f.cut && proto == protoUDP && isTrimmed(header[0]<<4|header[1]>>4, b, n) {
 		f.opaque(trimmedRoCE)
 		return
 	}
@@ -93,9 +93,10 @@ func (f *frame) ipv6(b []byte) {
 const trimmedRoCE = "RoCEv2, trimmed by a switch: the lengths are those of the whole packet"
 
 // isTrimmed reports whether what follows an IP header is the beginning of a packet of RoCEv2 with a
-// BTH, whose UDP length agrees with n, that of the IP header.
-func isTrimmed(b []byte, n int) bool {
-	return len(b) >= 8+wire.BTHLen && binary.BigEndian.Uint16(b[2:]) == port && int(binary.BigEndian.Uint16(b[4:])) == n
+// BTH, whose UDP length agrees with n, that of the IP header. A switch says by the DSCP that it has
+// trimmed a packet, so that the DSCP in the traffic class tc is not 0.
+func isTrimmed(tc byte, b []byte, n int) bool {
+	return tc>>2 != 0 && len(b) >= 8+wire.BTHLen && binary.BigEndian.Uint16(b[2:]) == port && int(binary.BigEndian.Uint16(b[4:])) == n
 }
 
 func oneBit(d uint8) bool { return d&(d-1) == 0 }
