@@ -90,7 +90,8 @@ func (t *deviceTable) idsOf(d *verbs.Device) []*ID {
 	return nil
 }
 
-// inOrder returns the IDs, always in the same order, as simulations need it. deviceTable.mu is held.
+// inOrder returns the IDs, always in the same order, as simulations need it. deviceTable.mu is
+// held.
 func (s *deviceIDs) inOrder() []*ID {
 	return slices.SortedFunc(maps.Keys(s.ids), func(a, b *ID) int { return cmp.Compare(s.ids[a], s.ids[b]) })
 }

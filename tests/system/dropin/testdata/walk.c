@@ -170,8 +170,8 @@ static void ready(struct ibv_qp *qp, uint32_t peer)
 	CHECK(type == IBV_QPT_XRC_RECV || !ibv_modify_qp(qp, &a, rts));
 }
 
-// seconds returns the time since 1970. time() is that of the last tick, and so may be less than what
-// was read from the clock before.
+// seconds returns the time since 1970. time() is that of the last tick, and so may be less than
+// what was read from the clock before.
 static uint64_t seconds(void)
 {
 	struct timespec t;
