@@ -52,6 +52,12 @@ type node struct {
 	service verbs.QPType
 }
 
+// stacks are the ways to open a node.
+var stacks = []struct {
+	name string
+	open func(testing.TB, *fabric.Fabric, *fabric.Host, roce.Config) *node
+}{{"static", onStatic}, {"netstack", onNetstack}}
+
 // onStatic opens a device on package static, onNetstack on gVisor.
 func onStatic(t testing.TB, f *fabric.Fabric, h *fabric.Host, cfg roce.Config) *node {
 	t.Helper()

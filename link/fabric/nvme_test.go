@@ -249,10 +249,7 @@ func (s *storage) run() string {
 // with workers.
 func TestNVMe(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
-	for _, c := range []struct {
-		name string
-		open func(testing.TB, *fabric.Fabric, *fabric.Host, roce.Config) *node
-	}{{"static", onStatic}, {"netstack", onNetstack}} {
+	for _, c := range stacks {
 		t.Run(c.name, func(t *testing.T) {
 			var first string
 			for i, cfg := range []fabric.Config{{Seed: 7}, {Seed: 7}, {Seed: 7, Workers: 2}, {Seed: 8}} {

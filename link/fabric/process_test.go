@@ -291,10 +291,7 @@ func serve(t *testing.T, n *node, p *fabric.Process) {
 // time.
 func TestConnections(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
-	for _, c := range []struct {
-		name string
-		open func(testing.TB, *fabric.Fabric, *fabric.Host, roce.Config) *node
-	}{{"static", onStatic}, {"netstack", onNetstack}} {
+	for _, c := range stacks {
 		t.Run(c.name, func(t *testing.T) {
 			first := ring(t, c.open, 6)
 			for i := range 4 {

@@ -32,11 +32,11 @@ func (e *Engine) drop(port uint8, d *stack.Datagram, b []byte, held *qp, count *
 	return held
 }
 
-// receiveTrimmed handles a trimmed packet of a reliable connection. It returns false if the packet
-// is none that causes an answer.
+// receiveTrimmed handles a trimmed packet. It returns false if the packet is none of a reliable
+// connection that causes an answer.
 func (e *Engine) receiveTrimmed(port uint8, d *stack.Datagram, b []byte) (used bool) {
 	var p wire.Packet
-	if !e.isTrimmed(d) || p.ParseTrimmed(b) != nil || p.PKey&0x7fff != defaultPKey&0x7fff {
+	if p.ParseTrimmed(b) != nil || p.PKey&0x7fff != defaultPKey&0x7fff {
 		return false
 	}
 	info := p.Opcode.Info()
@@ -50,8 +50,9 @@ func (e *Engine) receiveTrimmed(port uint8, d *stack.Datagram, b []byte) (used b
 	}
 	q.h.Lock()
 	state := q.h.State()
+	reliable := q.reliable() && p.Opcode.Transport() == q.service
 	switch {
-	case q.destroyed || !receives(state) || port != q.port || !q.reliable() || p.Opcode.Transport() != q.service || !q.isFor(d, &p):
+	case !reliable || q.destroyed || !receives(state) || port != q.port || !q.isFor(d, &p):
 	case request && q.kind != verbs.XRCSend:
 		used = q.receiving.OnTrimmed(&p)
 	case answer && q.kind != verbs.XRCRecv && sends(state):

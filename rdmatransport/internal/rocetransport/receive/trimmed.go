@@ -32,7 +32,8 @@ const (
 func (s *State) OnTrimmed(p *wire.Packet) bool {
 	exp, v := &s.expected, &s.verdict
 	m, d, span := exp.marking(p), wire.PSNDiff(p.PSN, exp.psn), int32(Span(s.shared.Window, s.mtu))
-	if v.refused() || v.waitsForReceive() || exp.lacksMark(m) || d >= span || d < -span {
+	near := d < span && d >= -span
+	if !near || v.refused() || v.waitsForReceive() || exp.lacksMark(m) {
 		return false
 	}
 	if m == unmarked && v.now != Accepting || d < 0 && !p.AckReq {

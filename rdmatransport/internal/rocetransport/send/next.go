@@ -383,12 +383,15 @@ func (s *State) Sent(b *Burst) {
 // measured: where many are lost, those with a request may all be sent again before they are
 // answered.
 func (s *State) measureRTT(b *Burst) {
-	psn := s.flight.max // of a request: the first response does not wait for the ones after it
 	first := !s.mode.selective && !s.rtt.measured()
+	if !b.AckReq && !first {
+		return
+	}
+	psn := s.flight.max // of a request: the first response does not wait for the ones after it
 	if b.Kind.hasData() && !first {
 		psn = wire.PSNAdd(b.PSN, b.Packets-1)
 	}
-	if (b.AckReq || first) && !s.mode.is(Selective) && s.rtt.wanted() {
+	if !s.mode.is(Selective) && s.rtt.wanted() {
 		s.rtt.begin(psn, s.env.Clock())
 	}
 	if b.AckReq && s.rttSamples != nil {

@@ -147,9 +147,10 @@ func (t *rtt) sentProbe(now time.Duration) { t.start, t.await = now, probeSent }
 //     probe.
 //   - After the longest likely round trip it is late, even if it is the answer to the probe.
 //   - Otherwise the probe was answered as usual. The next probe need not wait longer: where many
-//     packets are lost, none may be measured for a while. But it may also be a late answer to a packet
-//     before the probe, if round trips have become longer by about a probe timeout. So after the last
-//     of mostUsual in turn the next one does wait longer, and a slower peer's round trip is measured.
+//     packets are lost, none may be measured for a while. But it may also be a late answer to a
+//     packet before the probe, if round trips have become longer by about a probe timeout. So after
+//     the last of mostUsual in turn the next one does wait longer, and a slower peer's round trip
+//     is measured.
 func (t *rtt) endProbe(now, since time.Duration) (late time.Duration, known bool) {
 	sent, after, likely := t.await == probeSent, now-t.start, t.likely()
 	t.cancel()

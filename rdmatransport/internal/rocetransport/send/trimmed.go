@@ -53,7 +53,8 @@ func (s *State) loseTrimmed(psn uint32) {
 // response is requested again, and the window becomes smaller, as for any loss. Going back also
 // uses a retry. It returns false if nothing is requested.
 func (s *State) OnTrimmedAnswer(psn uint32, selective bool) (o Outcome, used bool) {
-	if !s.flight.has(psn) || s.mode.is(Failed) || s.alarm.isSet(RNRWaitEnd) || s.mode.selective && !selective {
+	stopped := s.mode.is(Failed) || s.alarm.isSet(RNRWaitEnd)
+	if stopped || !s.flight.has(psn) || s.mode.selective && !selective {
 		return o, false
 	}
 	if s.queue.at(s.queue.find(psn)).kind != Read || !s.reads.mayHint(s.env.Clock(), s.window.span) {
